@@ -1,0 +1,139 @@
+"""What a run leaves behind: append-only integer columns while it runs, a `RunLog` of NumPy tables after it.
+
+Five tables, all int64. How the engine cut its work into windows is no part of them, so a fast-forwarded run and a
+stepped one give the same bytes and the same digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.request import DECODING, FINISHED, PREEMPTED, PREFILLING, REJECTED, WAITING, Sequence
+
+Table = dict[str, NDArray[np.int64]]
+
+# One row per iteration. prefill_pairs: query-key pairs of the prefill attention, sum of new * before + new(new+1)/2.
+# padding_tokens: tokens computed only to fill a rectangle (padded prompts, rows that are done but held).
+# slots: sequences holding a slot, live or done. kv_blocks: blocks taken while the iteration runs.
+ITERATIONS = (
+    "start_ns", "end_ns", "prefill_seqs", "prefill_tokens", "prefill_pairs", "padding_tokens",
+    "decode_seqs", "decode_context", "slots", "kv_blocks",
+)  # fmt: skip
+# One row per chunk of prefill work: `context` tokens were in memory before it.
+CHUNKS = ("iteration", "sequence", "tokens", "context")
+# One row per stretch in which a sequence decodes without a break: its token before the stretch came out of iteration
+# `after`; then it emits one token in every iteration of [first, last] that has decode rows.
+SPANS = ("sequence", "after", "first", "last")
+# One row per change that isn't a token. `iteration`: how many iterations had been started by then.
+EVENTS = ("time_ns", "kind", "sequence", "iteration")
+ADMIT, PREEMPT, RELEASE, REJECT = range(4)
+EVENT_KINDS = ("admit", "preempt", "release", "reject")
+
+SEQUENCES = (
+    "arrival_ns", "prompt_tokens", "output_tokens", "emitted_tokens", "finished", "scheduled_ns", "first_token_ns",
+    "finish_ns", "released_ns", "preemptions", "recomputed_tokens", "queued_ns", "prefill_ns", "decode_ns",
+    "preempted_ns",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """Everything a run decided and when. Times are nanoseconds from the start of the run's clock.
+
+    `sequences` has one row per request in order of arrival (SEQUENCES; -1 where something never happened), `ids` and
+    `reasons` (empty unless rejected) beside it. `iterations`, `chunks`, `spans` and `events` are as described in this
+    module. `info` carries what the run was: scheduler, limits, blocks, flags.
+    """
+
+    iterations: Table
+    chunks: Table
+    spans: Table
+    events: Table
+    sequences: Table
+    ids: list[str]
+    reasons: list[str]
+    info: dict[str, Any]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over every table, hexadecimal: equal digests mean equal runs."""
+        sha = hashlib.sha256()
+        for table in (self.iterations, self.chunks, self.spans, self.events, self.sequences):
+            for name, column in table.items():
+                sha.update(name.encode())
+                sha.update(np.ascontiguousarray(column, dtype="<i8"))
+        sha.update("\n".join([*self.ids, *self.reasons]).encode())
+        return sha.hexdigest()
+
+    @property
+    def end_ns(self) -> int:
+        """When the last iteration ended; 0 for a run without iterations."""
+        ends = self.iterations["end_ns"]
+        return int(ends[-1]) if len(ends) else 0
+
+
+class Recorder:
+    """Collects the rows of a run. One call per iteration, chunk, span and event; nothing is kept twice."""
+
+    def __init__(self) -> None:
+        self.iterations = array("q")
+        self.chunks = array("q")
+        self.spans = array("q")
+        self.events = array("q")
+
+    @property
+    def num_iterations(self) -> int:
+        """Iterations recorded so far."""
+        return len(self.iterations) // len(ITERATIONS)
+
+    def log(self, sequences: list[Sequence], info: dict[str, Any]) -> RunLog:
+        """The RunLog of everything recorded; `sequences` in order of arrival."""
+        return RunLog(
+            iterations=_table(self.iterations, ITERATIONS),
+            chunks=_table(self.chunks, CHUNKS),
+            spans=_table(self.spans, SPANS, sort_by="sequence"),
+            events=_table(self.events, EVENTS),
+            sequences=_sequences(sequences),
+            ids=[s.id for s in sequences],
+            reasons=[s.reason for s in sequences],
+            info=info,
+        )
+
+
+def _table(rows: array[int], names: tuple[str, ...], sort_by: str | None = None) -> Table:
+    flat = np.frombuffer(rows, dtype=np.int64).reshape(-1, len(names)) if rows else np.empty((0, len(names)), np.int64)
+    if sort_by is not None:
+        flat = flat[np.argsort(flat[:, names.index(sort_by)], kind="stable")]
+    return {name: flat[:, i].copy() for i, name in enumerate(names)}
+
+
+def _sequences(sequences: list[Sequence]) -> Table:
+    def column(values: Iterable[int]) -> NDArray[np.int64]:
+        return np.fromiter(values, dtype=np.int64, count=len(sequences))
+
+    def state(name: str) -> NDArray[np.int64]:
+        return column(s._state_ns[name] for s in sequences)
+
+    columns = (
+        column(s.arrival_ns for s in sequences),
+        column(s.prompt_tokens for s in sequences),
+        column(s._output_tokens for s in sequences),
+        column(s.emitted if s.state != REJECTED else 0 for s in sequences),
+        column(s.state == FINISHED for s in sequences),
+        column(s.scheduled_ns for s in sequences),
+        column(s.first_token_ns for s in sequences),
+        column(s.finish_ns for s in sequences),
+        column(s.released_ns for s in sequences),
+        column(s.preemptions for s in sequences),
+        column(s.recomputed_tokens for s in sequences),
+        state(WAITING), state(PREFILLING), state(DECODING), state(PREEMPTED),
+    )  # fmt: skip
+    return dict(zip(SEQUENCES, columns, strict=True))

@@ -1,0 +1,128 @@
+"""What comes in (`Request`, frozen) and how it is doing (`Sequence`, changed by the engine alone)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# The states of a sequence, as vLLM names them, with its RUNNING split into prefilling and decoding.
+WAITING = "waiting"
+PREFILLING = "prefilling"
+DECODING = "decoding"
+PREEMPTED = "preempted"
+FINISHED = "finished"
+REJECTED = "rejected"
+
+
+class Request(NamedTuple):
+    """One request of a trace or of a synthetic load.
+
+    `arrival_ns` counts from the start of the run's clock. `output_tokens` is the true length, which schedulers can't
+    see; `max_tokens` is what the client asked for, where known. `prefix_hashes` are the trace's chained ids of prompt
+    blocks. A follow-up turn names the turn it waits for in `after`: it arrives `delay_ns` after that one has
+    finished, and its own `arrival_ns` is the earliest instant it may arrive.
+    """
+
+    id: str
+    arrival_ns: int
+    prompt_tokens: int
+    output_tokens: int
+    max_tokens: int | None = None
+    priority: int = 0
+    session: str | None = None
+    prefix_hashes: tuple[int, ...] = ()
+    after: str | None = None
+    delay_ns: int = 0
+
+
+class Sequence:
+    """A request inside the engine. Policies read it; only the engine writes it.
+
+    The true output length isn't public here: schedulers decide without knowing the future. Names that begin with an
+    underscore belong to the engine and its decode set.
+    """
+
+    __slots__ = (
+        "_base",
+        "_computed",
+        "_decoding",
+        "_finish_step",
+        "_output_tokens",
+        "_span",
+        "_state_ns",
+        "admission",
+        "arrival_ns",
+        "blocks",
+        "finish_ns",
+        "first_token_ns",
+        "goal",
+        "id",
+        "index",
+        "max_tokens",
+        "preemptions",
+        "priority",
+        "prompt_tokens",
+        "reason",
+        "recomputed_tokens",
+        "released_ns",
+        "scheduled_ns",
+        "session",
+        "since_ns",
+        "state",
+    )
+
+    def __init__(self, request: Request, index: int) -> None:
+        self.index = index  # place among all sequences of the run, in order of arrival
+        self.id = request.id
+        self.arrival_ns = request.arrival_ns
+        self.prompt_tokens = request.prompt_tokens
+        self.max_tokens = request.max_tokens
+        self.priority = request.priority  # smaller is served first, as in vLLM
+        self.session = request.session
+        self.state = WAITING
+        self.goal = request.prompt_tokens  # tokens to compute before the next token comes out
+        self.blocks = 0  # KV blocks held; while it decodes, the decode set counts for it
+        self.admission = -1  # running number of its last admission
+        self.preemptions = 0
+        self.recomputed_tokens = 0
+        self.reason = ""  # why it was rejected
+        self.scheduled_ns = -1  # first admission
+        self.first_token_ns = -1
+        self.finish_ns = -1  # the client has the last token
+        self.released_ns = -1  # slot and memory are free again
+        self.since_ns = request.arrival_ns  # when it entered its present state
+        self._state_ns = {WAITING: 0, PREFILLING: 0, DECODING: 0, PREEMPTED: 0}
+        self._output_tokens = request.output_tokens
+        self._computed = 0
+        self._decoding: DecodeClock | None = None
+        self._base = 0
+        self._finish_step = -1
+        self._span = (-1, 0)
+
+    @property
+    def computed(self) -> int:
+        """Tokens whose keys and values are in memory (or will be once the iteration in flight ends)."""
+        return self._computed if self._decoding is None else self._base + self._decoding.step
+
+    @property
+    def remaining(self) -> int:
+        """Tokens still to compute before the next token comes out; 0 while it decodes."""
+        return 0 if self._decoding is not None else self.goal - self._computed
+
+    @property
+    def emitted(self) -> int:
+        """Tokens the client has, or will have once the iteration in flight ends."""
+        if self._decoding is not None:
+            return self._base + self._decoding.step - self.prompt_tokens + 1
+        return self.goal - self.prompt_tokens
+
+    def __repr__(self) -> str:
+        return f"Sequence({self.id!r}, {self.state}, computed={self.computed}, emitted={self.emitted})"
+
+
+class DecodeClock:
+    """What a decoding sequence needs of its decode set: how many decode iterations it has made."""
+
+    __slots__ = ("step",)
+
+    def __init__(self) -> None:
+        self.step = 0

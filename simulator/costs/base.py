@@ -1,0 +1,32 @@
+"""A cost model is one pure question: how long does an iteration of this shape take?"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.plan import BatchShape
+
+
+class CostModel(Protocol):
+    """What the engine asks of a cost model. Subclass it to inherit the exact default of `decode_run_ns`.
+
+    `is_bound` is True for a model that gives a lower bound on time rather than an estimate; results carry the label.
+    """
+
+    name: str
+    is_bound: bool = False
+
+    def iteration_ns(self, shape: BatchShape) -> int:
+        """Whole nanoseconds, at least 1, for one iteration of `shape`. Same shape, same answer."""
+        ...
+
+    def decode_run_ns(self, shape: BatchShape, k: int) -> NDArray[np.int64]:
+        """int64[k]: the times of k decode iterations in a row, the first of them `shape`.
+
+        Must equal k single calls to the nanosecond. An override may use + - x / and tabulated values only, in the same
+        order as the scalar code: NumPy's and Python's powers differ in the last bit.
+        """
+        return np.fromiter((self.iteration_ns(shape.later(s)) for s in range(k)), dtype=np.int64, count=k)

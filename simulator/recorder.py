@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.request import DECODING, FINISHED, PREEMPTED, PREFILLING, REJECTED, WAITING, Sequence
+from simulator.request import FINISHED, REJECTED, Sequence
 
 Table = dict[str, NDArray[np.int64]]
 
@@ -94,6 +95,20 @@ class Recorder:
         """Iterations recorded so far."""
         return len(self.iterations) // len(ITERATIONS)
 
+    def iteration(self, start_ns: int, end_ns: int, row: tuple[int, ...]) -> None:
+        """One iteration; `row` holds its columns from prefill_seqs on."""
+        self.iterations.extend((start_ns, end_ns, *row))
+
+    def window(self, start_ns: int, ends_ns: Seq[int], row: tuple[int, ...], new_blocks: list[int]) -> None:
+        """k decode iterations that end at `ends_ns`; `row` as for the first, `new_blocks` taken by the k - 1 others."""
+        *fixed, n, context, slots, blocks = row
+        extend = self.iterations.extend
+        for end_ns, more in zip(ends_ns, [0, *new_blocks], strict=True):
+            blocks += more
+            extend((start_ns, end_ns, *fixed, n, context, slots, blocks))
+            start_ns = end_ns
+            context += n
+
     def log(self, sequences: list[Sequence], info: dict[str, Any]) -> RunLog:
         """The RunLog of everything recorded; `sequences` in order of arrival."""
         return RunLog(
@@ -119,9 +134,6 @@ def _sequences(sequences: list[Sequence]) -> Table:
     def column(values: Iterable[int]) -> NDArray[np.int64]:
         return np.fromiter(values, dtype=np.int64, count=len(sequences))
 
-    def state(name: str) -> NDArray[np.int64]:
-        return column(s._state_ns[name] for s in sequences)
-
     columns = (
         column(s.arrival_ns for s in sequences),
         column(s.prompt_tokens for s in sequences),
@@ -134,6 +146,9 @@ def _sequences(sequences: list[Sequence]) -> Table:
         column(s.released_ns for s in sequences),
         column(s.preemptions for s in sequences),
         column(s.recomputed_tokens for s in sequences),
-        state(WAITING), state(PREFILLING), state(DECODING), state(PREEMPTED),
-    )  # fmt: skip
+        column(s.queued_ns for s in sequences),
+        column(s.prefill_ns for s in sequences),
+        column(s.decode_ns for s in sequences),
+        column(s.preempted_ns for s in sequences),
+    )
     return dict(zip(SEQUENCES, columns, strict=True))

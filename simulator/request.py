@@ -8,9 +8,11 @@ from typing import NamedTuple
 WAITING = "waiting"
 PREFILLING = "prefilling"
 DECODING = "decoding"
+FINISHING = "finishing"  # its last token is in flight: seen by policies under asynchronous scheduling only
 PREEMPTED = "preempted"
 FINISHED = "finished"
 REJECTED = "rejected"
+_PREFILLS = (WAITING, PREFILLING, PREEMPTED)
 
 
 class Request(NamedTuple):
@@ -47,20 +49,24 @@ class Sequence:
         "_decoding",
         "_finish_step",
         "_output_tokens",
+        "_queue",
         "_span",
-        "_state_ns",
         "admission",
         "arrival_ns",
         "blocks",
+        "decode_ns",
         "finish_ns",
         "first_token_ns",
         "goal",
         "id",
         "index",
         "max_tokens",
+        "preempted_ns",
         "preemptions",
+        "prefill_ns",
         "priority",
         "prompt_tokens",
+        "queued_ns",
         "reason",
         "recomputed_tokens",
         "released_ns",
@@ -80,7 +86,7 @@ class Sequence:
         self.session = request.session
         self.state = WAITING
         self.goal = request.prompt_tokens  # tokens to compute before the next token comes out
-        self.blocks = 0  # KV blocks held; while it decodes, the decode set counts for it
+        self.blocks = 0  # KV blocks reserved for it; a paged pool derives them from `computed` instead
         self.admission = -1  # running number of its last admission
         self.preemptions = 0
         self.recomputed_tokens = 0
@@ -90,9 +96,10 @@ class Sequence:
         self.finish_ns = -1  # the client has the last token
         self.released_ns = -1  # slot and memory are free again
         self.since_ns = request.arrival_ns  # when it entered its present state
-        self._state_ns = {WAITING: 0, PREFILLING: 0, DECODING: 0, PREEMPTED: 0}
+        self.queued_ns = self.prefill_ns = self.decode_ns = self.preempted_ns = 0  # time spent in each state so far
         self._output_tokens = request.output_tokens
         self._computed = 0
+        self._queue: object = None  # the waiting queue it is in
         self._decoding: DecodeClock | None = None
         self._base = 0
         self._finish_step = -1
@@ -105,8 +112,8 @@ class Sequence:
 
     @property
     def remaining(self) -> int:
-        """Tokens still to compute before the next token comes out; 0 while it decodes."""
-        return 0 if self._decoding is not None else self.goal - self._computed
+        """Tokens to compute before it can decode (again); 0 while it decodes and afterwards."""
+        return self.goal - self._computed if self.state in _PREFILLS else 0
 
     @property
     def emitted(self) -> int:

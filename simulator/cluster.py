@@ -1,0 +1,138 @@
+"""A whole run: an environment, the arrivals, one replica."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
+
+import simpy
+
+from simulator.batch import Batch
+from simulator.costs.base import CostModel
+from simulator.engine import Engine, Tick
+from simulator.errors import ConfigError
+from simulator.fastforward import SimulatedExecutor
+from simulator.kv import KvMemory
+from simulator.plan import Limits
+from simulator.recorder import Recorder, RunLog
+from simulator.request import REJECTED, Request, Sequence
+from simulator.schedulers.base import Scheduler
+
+PROGRESS_EVERY = 256  # answers
+
+
+class Cluster:
+    """Feeds requests to a replica when they arrive, follow-up turns once the turn before them was answered."""
+
+    def __init__(self, requests: Iterable[Request], on_progress: Callable[[int, int], None] | None = None) -> None:
+        self.env = simpy.Environment(initial_time=0)  # type: ignore[arg-type]  # integer nanoseconds
+        self.requests = sorted(requests, key=lambda r: r.arrival_ns)
+        self.sequences = [Sequence(request, i) for i, request in enumerate(self.requests)]
+        self.engine: Engine
+        self._followers = self._chains()
+        self._answered = 0
+        self._on_progress = on_progress
+
+    def _chains(self) -> dict[str, list[Sequence]]:
+        """Per request that others wait for: those others. Raises ConfigError for chains that can't be followed."""
+        if not any(request.after is not None for request in self.requests):
+            return {}
+        followers: dict[str, list[Sequence]] = {}
+        places = {request.id: i for i, request in enumerate(self.requests)}
+        faults = []
+        for i, request in enumerate(self.requests):
+            if request.after is None:
+                continue
+            if places.get(request.after, i) >= i:
+                faults.append(f"request {request.id!r} follows {request.after!r}, which doesn't come before it")
+            followers.setdefault(request.after, []).append(self.sequences[i])
+        if faults:
+            raise ConfigError(faults)
+        return followers
+
+    def arrivals(self) -> Generator[simpy.Event, None, None]:
+        """The process that submits every request that has a time of its own."""
+        env = self.env
+        for seq, request in zip(self.sequences, self.requests, strict=True):
+            if request.after is None:
+                if request.arrival_ns > env.now:
+                    yield Tick(env, request.arrival_ns)
+                self.engine.submit(seq, request)
+
+    def answered(self, seq: Sequence, now_ns: int) -> None:
+        """A client has its answer: turns that waited for it arrive after their delay."""
+        self._answered += 1
+        for follower in self._followers.get(seq.id, ()):
+            request = self.requests[follower.index]
+            if seq.state == REJECTED:
+                follower.arrival_ns = now_ns
+                self.engine.batch.reject(follower, "earlier_turn_rejected")
+                self.answered(follower, now_ns)
+            else:
+                self._follow(follower, request, max(now_ns + request.delay_ns, request.arrival_ns), now_ns)
+        if self._on_progress is not None and self._answered % PROGRESS_EVERY == 0:
+            self._on_progress(now_ns, self._answered)
+
+    def _follow(self, seq: Sequence, request: Request, at_ns: int, now_ns: int) -> None:
+        seq.arrival_ns = seq.since_ns = at_ns
+        if at_ns == now_ns:
+            self.engine.submit(seq, request)
+        else:
+            event = Tick(self.env, at_ns)
+            event.callbacks.append(lambda _: self.engine.submit(seq, request))  # type: ignore[union-attr]
+
+
+def run(
+    requests: Iterable[Request],
+    *,
+    scheduler: Scheduler,
+    cost_model: CostModel,
+    kv: KvMemory,
+    limits: Limits | None = None,
+    host_overhead_ns: int = 0,
+    fast_forward: bool = True,
+    async_scheduling: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> RunLog:
+    """Simulate one replica serving `requests` and return everything that happened.
+
+    `host_overhead_ns` is added to every iteration; with `async_scheduling` it is hidden behind the iteration before,
+    which lasts at least that long. `fast_forward=False` steps through every iteration and gives the identical RunLog.
+    `on_progress(now_ns, answered)` is called now and then. `kv` must be fresh. Raises PolicyError where the scheduler
+    or the cost model breaks its contract, ConfigError for turns that follow nothing.
+    """
+    limits = limits or Limits()
+    cluster = Cluster(requests, on_progress)
+    recorder = Recorder()
+    engine = cluster.engine = Engine(
+        cluster.env,
+        scheduler,
+        SimulatedExecutor(cost_model, host_overhead_ns, hidden=async_scheduling),
+        Batch(scheduler, kv, limits, recorder),
+        recorder,
+        fast_forward=fast_forward,
+        async_scheduling=async_scheduling,
+        on_answer=cluster.answered,
+    )
+    cluster.env.process(cluster.arrivals())
+    cluster.env.process(engine.run())
+    cluster.env.run()
+    return recorder.log(cluster.sequences, _info(scheduler, cost_model, kv, limits, fast_forward, async_scheduling))
+
+
+def _info(
+    scheduler: Scheduler, cost_model: CostModel, kv: KvMemory, limits: Limits, fast_forward: bool, asynchronous: bool
+) -> dict[str, Any]:
+    return {
+        "scheduler": scheduler.name or type(scheduler).__name__,
+        "policy": getattr(scheduler, "policy", "fcfs"),
+        "respond_at": scheduler.respond_at,
+        "oracle": scheduler.oracle or kv.oracle,
+        "cost_model": cost_model.name,
+        "kv": kv.name,
+        "num_gpu_blocks": kv.total,
+        "block_size": kv.block_size,
+        **limits._asdict(),
+        "fast_forward": fast_forward and scheduler.decode_stable,
+        "async_scheduling": asynchronous,
+    }

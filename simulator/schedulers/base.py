@@ -1,0 +1,108 @@
+"""A scheduler is one pure question: what should the next iteration do?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from simulator.decodeset import DecodeSet
+from simulator.errors import ConfigError
+from simulator.kv import KvMemory
+from simulator.plan import IterationPlan, Limits
+from simulator.request import DECODING, Sequence
+from simulator.waiting import Key, WaitingQueue
+
+
+class View(Protocol):
+    """What a scheduler may look at. Everything in it is read-only to a policy, and true at the instant of planning."""
+
+    now_ns: int
+    limits: Limits
+    kv: KvMemory
+    waiting: WaitingQueue  # in the order of the scheduler's queue policy
+    prefilling: Iterable[Sequence]  # admitted, prompt not yet computed; in order of admission
+    decoding: DecodeSet  # the running sequences that decode, as one object
+    running: Iterable[Sequence]  # every sequence that holds a slot, in order of admission, as vLLM walks it
+    num_running: int
+    draining: bool  # nothing more will arrive unless something running finishes
+
+
+class Scheduler:
+    """Base of every policy: options are the constructor's keyword arguments, `plan` is the policy.
+
+    The class attributes say what the engine may rely on:
+
+    `decode_stable`  While membership, waiting queue and arrivals don't change and the memory suffices, the plan after
+                     "decode everybody" is "decode everybody" again, so the engine may skip over such iterations.
+    `whole_prompts`  Prompts aren't split: a single prompt may exceed the token limit when it is the only one.
+    `holds_slots`    Request-level batching: a finished row keeps slot and memory until its whole batch is done, and
+                     the batch is padded to a rectangle.
+    `work_conserving` It never leaves the engine idle while a waiting sequence fits.
+    `engine_keys`    The engine limits that this policy obeys.
+    `oracle`         It uses true output lengths, which no server knows; results are flagged.
+    """
+
+    name = ""
+    decode_stable = False
+    whole_prompts = False
+    holds_slots = False
+    work_conserving = False
+    engine_keys = frozenset({"max_num_seqs", "max_num_batched_tokens"})
+    oracle = False
+    respond_at = "token"
+
+    def plan(self, view: View) -> IterationPlan:
+        """The next iteration, decided from `view` alone. Must not change anything; the engine checks the plan."""
+        raise NotImplementedError
+
+    def queue_key(self) -> Key | None:
+        """How the waiting queue is ordered; None is first come, first served."""
+        return None
+
+    def token_limit(self, limits: Limits) -> int | None:
+        """Most tokens that an iteration of this policy may compute; None for no limit."""
+        return limits.max_num_batched_tokens
+
+
+def _by_priority(seq: Sequence) -> tuple[int, ...]:
+    return (seq.priority, seq.arrival_ns)
+
+
+def _by_length(seq: Sequence) -> tuple[int, ...]:
+    return (seq._output_tokens, seq.arrival_ns)
+
+
+QUEUE_POLICIES: dict[str, Key | None] = {"fcfs": None, "priority": _by_priority, "sjf": _by_length}
+
+
+class QueuedScheduler(Scheduler):
+    """A scheduler with the option `policy`: fcfs, priority (smaller first), or sjf by the true output length (oracle)."""
+
+    def __init__(self, policy: str = "fcfs") -> None:
+        if policy not in QUEUE_POLICIES:
+            raise ConfigError(f"scheduler.policy = {policy}: must be one of {', '.join(QUEUE_POLICIES)}")
+        self.policy = policy
+        self.oracle = policy == "sjf"
+
+    def queue_key(self) -> Key | None:
+        """As the option says."""
+        return QUEUE_POLICIES[self.policy]
+
+
+def decode_with_room(view: View) -> tuple[DecodeSet | list[Sequence], list[Sequence]]:
+    """(who decodes, who is preempted) when everybody who decodes should get a token.
+
+    Where memory doesn't suffice, the latest admitted lose theirs, as in vLLM, until it does for the rest: the fewest
+    that make room. The work is that of the preempted ones plus one walk over the batch; none when memory suffices.
+    """
+    kv = view.kv
+    missing = kv.decode_need(view.decoding) - kv.free
+    if missing <= 0:
+        return view.decoding, []
+    rows = [seq for seq in view.running if seq.state == DECODING]
+    victims: list[Sequence] = []
+    while missing > 0:
+        victim = rows.pop()
+        missing -= kv.held(victim) + kv.row_need(victim)
+        victims.append(victim)
+    return rows, victims

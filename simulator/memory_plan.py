@@ -28,11 +28,11 @@ SAMPLER_FLOAT32_COPIES = 2
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The memory of one rank's GPU, term by term. Blocks are `block_size` tokens of every layer's keys and
-    values.
+    """The memory of one rank's GPU, term by term.
 
-    `estimated` names the terms that were worked out here rather than given. With `num_gpu_blocks_override`
-    the terms are shown but the override decides, as in vLLM.
+    A block holds `block_size` tokens of every layer's keys and values. `estimated` names the terms that were
+    worked out here rather than given. With `num_gpu_blocks_override` the terms are shown but the override
+    decides, as in vLLM.
     """
 
     model: str

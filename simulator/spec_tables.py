@@ -29,7 +29,8 @@ def _qwen3(
     name: str, layers: int, hidden: int, heads: int, intermediate: int, repository: str, tied: bool = False
 ) -> ModelSpec:
     return ModelSpec(
-        name, layers, hidden, heads, 8, 128, intermediate, 151936, 40960, tied, qk_norm=True, source=_hf(repository)
+        name, layers, hidden, heads, 8, 128, intermediate, 151936, 40960, tied, qk_norm=True,
+        source=_hf(repository),
     )  # fmt: skip
 
 
@@ -75,28 +76,28 @@ _MODELS = (
     # name, layers, hidden, heads
     _opt("opt-13b", 40, 5120, 40, _hf("facebook/opt-13b")),
     _opt("opt-66b", 64, 9216, 72, _hf("facebook/opt-66b")),
-    _opt("opt-175b", 96, 12288, 96, "OPT: Open Pre-trained Transformer Language Models, arXiv 2205.01068, table 1"),
+    _opt("opt-175b", 96, 12288, 96, "OPT, arXiv 2205.01068, table 1"),
 )  # fmt: skip
 
 # memory_gib, memory GB/s, dense bf16 TFLOP/s, NVLink and PCIe GB/s per direction.
 # memory_gib is the total that CUDA names in public out-of-memory messages and vLLM start-up logs
 # ("GPU 0 has a total capacity of ..."); it differs by up to 0.1 between drivers, so for a plan exact to
 # the block take the figure from the machine at hand.
-_VLLM_LOG = "CUDA total of an 80 GB card in the log of vLLM pull request 10511"
+_VLLM_LOG = "CUDA total of an 80 GB card (unnamed) in vLLM pull request 10511"
 _GPUS = (
     GpuSpec("a100-40gb", 39.39, 1555, 312, 300, 32, "NVIDIA A100 datasheet, 40GB SXM; CUDA total"),
     GpuSpec("a100-80gb", 79.22, 2039, 312, 300, 32, f"NVIDIA A100 datasheet, 80GB SXM; {_VLLM_LOG}"),
-    GpuSpec("h100", 79.22, 3350, 989.4, 450, 64, f"NVIDIA H100 datasheet, Hopper whitepaper, SXM; {_VLLM_LOG}"),
+    GpuSpec("h100", 79.22, 3350, 989.4, 450, 64, f"NVIDIA Hopper whitepaper, H100 SXM; {_VLLM_LOG}"),
     GpuSpec("h200", 139.81, 4800, 989.4, 450, 64, "NVIDIA H200 datasheet, SXM; CUDA total"),
     GpuSpec("l40s", 44.39, 864, 362.05, 0, 32, "NVIDIA L40S datasheet; CUDA total"),
     GpuSpec("a10g", 22.19, 600, 70, 0, 32, "NVIDIA A10G datasheet; CUDA total"),
     GpuSpec(
         "rtx-4090", 25250627584 / 2**30, 1008, 165.2, 0, 32,
-        "NVIDIA Ada GPU architecture whitepaper; device_total_memory_bytes of casys-kaist/LLMServingSim's RTX4090 run",
+        "NVIDIA Ada GPU architecture whitepaper; CUDA total in casys-kaist/LLMServingSim's RTX4090 run",
     ),
     GpuSpec(
         "rtx-pro-6000", 94.97, 1597, 503.8, 0, 64,
-        "NVIDIA RTX PRO 6000 Blackwell Server Edition datasheet, RTX Blackwell PRO whitepaper (TFLOP/s); CUDA total",
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition datasheet; RTX Blackwell PRO whitepaper; CUDA total",
     ),
 )  # fmt: skip
 

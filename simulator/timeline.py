@@ -64,7 +64,7 @@ def request_states(log: RunLog, count: int) -> Iterator[list[State]]:
 def _lived(
     arrival_ns: int, moves: list[tuple[int, int]], came_out: list[int], finish_ns: int
 ) -> Iterator[State]:
-    """States between admissions and preemptions; a prefill ends with the first token that comes out after it."""
+    """States between admissions and preemptions; a prefill ends with the first token after it."""
     name, since_ns = WAITING, arrival_ns
     for (kind, at_ns), (_, until_ns) in pairwise([*moves, (PREEMPT, finish_ns)]):
         yield name, since_ns, at_ns

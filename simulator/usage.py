@@ -16,7 +16,7 @@ from simulator.recorder import ADMIT, PREEMPT, REJECT, RELEASE, RunLog
 from simulator.tokens import Ints
 
 
-class Platform(NamedTuple):
+class Machine(NamedTuple):
     """The plain numbers that turn token counts into shares of a machine; of the whole model, and per GPU.
 
     `params` are those a token is multiplied with; `kv_bytes_per_token` spans all layers; `peak_flops` is per
@@ -59,7 +59,7 @@ def iterations_by_mode(log: RunLog) -> dict[str, dict[str, float | int]]:
     return out
 
 
-def utilisation(log: RunLog, platform: Platform | None = None) -> dict[str, float | None]:
+def utilisation(log: RunLog, machine: Machine | None = None) -> dict[str, float | None]:
     """Shares between 0 and 1, counted in three ways that answer different questions.
 
     - `busy`: time with an iteration under way, of the whole run.
@@ -68,7 +68,7 @@ def utilisation(log: RunLog, platform: Platform | None = None) -> dict[str, floa
       useful ones, waiting ones (held by a finished row of a static batch, or passed over in this iteration)
       and empty ones. `padding` is the share of computed tokens that only fill a rectangle.
     - `model_flops` and `bandwidth`: of the machine's peak over the whole run, idle time included; None
-      without a `platform`. FLOPs are 2 per parameter and token plus 4 x heads x head_dim x layers per
+      without a `machine`. FLOPs are 2 per parameter and token plus 4 x heads x head_dim x layers per
       query-key pair, of live rows only, recomputation included. Bytes are the weights once per iteration,
       the keys and values that were read, and those written once.
     """
@@ -78,7 +78,7 @@ def utilisation(log: RunLog, platform: Platform | None = None) -> dict[str, floa
     room = len(it["slots"]) * int(log.info["max_num_seqs"])
     padding = int(it["padding_tokens"].sum())
     computed = int((it["prefill_tokens"] + it["decode_seqs"]).sum())
-    flops, traffic = (None, None) if platform is None else _machine_shares(log, platform, computed)
+    flops, traffic = (None, None) if machine is None else _machine_shares(log, machine, computed)
     return {
         "busy": _share((it["end_ns"] - it["start_ns"]).sum(), duration_ns(log)),
         "useful_slots": _share(useful, held),
@@ -91,7 +91,7 @@ def utilisation(log: RunLog, platform: Platform | None = None) -> dict[str, floa
     }
 
 
-def _machine_shares(log: RunLog, machine: Platform, tokens: int) -> tuple[float, float]:
+def _machine_shares(log: RunLog, machine: Machine, tokens: int) -> tuple[float, float]:
     it = log.iterations
     decode_context = float(it["decode_context"].sum())
     pairs = float(it["prefill_pairs"].sum()) + decode_context

@@ -78,7 +78,7 @@ def test_machine_shares_by_hand() -> None:
         for log in (TokenSim([(0, 3, 3)], seed=s, churn=0).run() for s in range(100))
         if log.chunks["tokens"].tolist() == [3]
     )
-    machine = usage.Platform(
+    machine = usage.Machine(
         params=10, layers=2, heads=3, head_dim=4, kv_bytes_per_token=5, weight_bytes=7, peak_flops=1e9,
         bandwidth_bytes_s=1e9, gpus=2,
     )  # fmt: skip

@@ -173,13 +173,13 @@ def queue_series(log: RunLog) -> dict[str, Ints]:
     Preempted requests wait. `kv_time_ns` and `kv_blocks` are the same for blocks taken, 0 while idle.
     """
     arrivals, ev = log.sequences["arrival_ns"], log.events
+    waits, runs = _queue_changes(log)
+    none = np.zeros(len(arrivals), dtype=np.int64)
     time = np.concatenate([arrivals, ev["time_ns"]])
-    kind = np.concatenate([np.full(len(arrivals), -1), ev["kind"]])
     order = np.argsort(time, kind="stable")
-    time, kind = time[order], kind[order]
-    came, went = (kind == -1) | (kind == PREEMPT), (kind == ADMIT) | (kind == REJECT)
-    waiting = np.cumsum(came.astype(np.int64) - went)
-    running = np.cumsum((kind == ADMIT).astype(np.int64) - ((kind == PREEMPT) | (kind == RELEASE)))
+    time = time[order]
+    waiting = np.cumsum(np.concatenate([none + 1, waits])[order])
+    running = np.cumsum(np.concatenate([none, runs])[order])
     last = np.flatnonzero(np.diff(time, append=-1))  # of all that happens at one instant
     kv_time, kv_blocks = _kv_series(log)
     return {
@@ -189,6 +189,19 @@ def queue_series(log: RunLog) -> dict[str, Ints]:
         "kv_time_ns": kv_time,
         "kv_blocks": kv_blocks,
     }
+
+
+def _queue_changes(log: RunLog) -> tuple[Ints, Ints]:
+    """By how much each event changes the numbers of waiting and of running requests."""
+    kind = log.events["kind"]
+    waits = np.select([(kind == ADMIT) | (kind == REJECT), kind == PREEMPT], [-1, 1], 0)
+    runs = np.select([kind == ADMIT, (kind == PREEMPT) | (kind == RELEASE)], [1, -1], 0)
+    if (kind == PREEMPT).any():
+        # A request preempted while its last token was in flight (asynchronous scheduling) leaves the queue.
+        order = np.argsort(log.events["sequence"], kind="stable")
+        left = order[1:][(kind[order[1:]] == RELEASE) & (kind[order[:-1]] == PREEMPT)]
+        waits[left], runs[left] = -1, 0
+    return waits, runs
 
 
 def _kv_series(log: RunLog) -> tuple[Ints, Ints]:
@@ -202,10 +215,9 @@ def _kv_series(log: RunLog) -> tuple[Ints, Ints]:
 
 def waiting_at_iterations(log: RunLog) -> Ints:
     """Requests waiting as each iteration starts: what the gauge `num_requests_waiting` would show."""
-    ev, count = log.events, len(log.iterations["start_ns"])
-    change = np.select([(ev["kind"] == ADMIT) | (ev["kind"] == REJECT), ev["kind"] == PREEMPT], [-1, 1], 0)
+    count = len(log.iterations["start_ns"])
     moved = np.zeros(count + 1, dtype=np.int64)
-    np.add.at(moved, np.minimum(ev["iteration"], count), change)
+    np.add.at(moved, np.minimum(log.events["iteration"], count), _queue_changes(log)[0])
     arrived = np.searchsorted(np.sort(log.sequences["arrival_ns"]), log.iterations["start_ns"], side="right")
     return arrived + np.cumsum(moved[:-1])
 

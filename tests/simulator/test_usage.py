@@ -10,7 +10,7 @@ from tokensim import TokenSim
 
 from simulator import usage
 from simulator.metrics import duration_ns
-from simulator.recorder import PREEMPT, REJECT
+from simulator.recorder import ADMIT, PREEMPT, REJECT, RELEASE
 
 requests = st.lists(
     st.tuples(st.integers(0, 500), st.integers(1, 12), st.integers(0, 9)), min_size=1, max_size=8
@@ -52,6 +52,21 @@ def test_queue_series_agree_with_the_rows(sim: TokenSim) -> None:
     held = np.diff(series["kv_time_ns"], append=series["kv_time_ns"][-1]) * series["kv_blocks"]
     took = log.iterations["end_ns"] - log.iterations["start_ns"]
     assert held.sum() == (took * log.iterations["kv_blocks"]).sum()
+
+
+def test_a_request_that_finishes_after_its_preemption_leaves_the_queue() -> None:
+    """Asynchronous scheduling: preempted with the last token in flight."""
+    log = TokenSim([(0, 3, 2)], seed=1).run()
+    events = {
+        "time_ns": [0, 5, 9],
+        "kind": [ADMIT, PREEMPT, RELEASE],
+        "sequence": [0, 0, 0],
+        "iteration": [0, 1, 1],
+    }
+    series = usage.queue_series(dataclasses.replace(log, events={k: np.array(v) for k, v in events.items()}))
+    assert series["time_ns"].tolist() == [0, 5, 9]
+    assert series["waiting"].tolist() == [0, 1, 0]
+    assert series["running"].tolist() == [1, 0, 0]
 
 
 @settings(max_examples=50, deadline=None)

@@ -12,7 +12,16 @@ from simulator.decodeset import DecodeSet
 from simulator.kv import KvMemory
 from simulator.plan import BatchShape, IterationPlan, Limits, Slice
 from simulator.recorder import ADMIT, PREEMPT, REJECT, RELEASE, Recorder
-from simulator.request import DECODING, FINISHED, FINISHING, PREEMPTED, PREFILLING, REJECTED, WAITING, Sequence
+from simulator.request import (
+    DECODING,
+    FINISHED,
+    FINISHING,
+    PREEMPTED,
+    PREFILLING,
+    REJECTED,
+    WAITING,
+    Sequence,
+)
 from simulator.schedulers.base import Scheduler
 from simulator.waiting import WaitingQueue
 
@@ -61,7 +70,7 @@ class Batch:
     def reject(self, seq: Sequence, reason: str) -> None:
         """`seq` can never be served."""
         seq.state, seq.reason = REJECTED, reason
-        self.recorder.events.extend((seq.arrival_ns, REJECT, seq.index, self.recorder.num_iterations))
+        self.recorder.events.extend((seq.arrival_ns, REJECT, seq.index, -1))
 
     # ---- an iteration begins --------------------------------------------------------------------------------------
 
@@ -79,9 +88,7 @@ class Batch:
             shape, padding = self._pad(shape, slots, tokens)
         flight.shape = shape
         flight.row = (len(chunks), tokens, pairs, padding, live, context, slots, self.kv.total - self.kv.free)
-        flight.repeatable = (
-            plan.decode is self.decoding and not chunks and not plan.preempt and not flight.finishing
-        )
+        flight.repeatable = plan.decode is self.decoding and not chunks and not plan.preempt and not flight.finishing
         if flight.completes:
             self._complete(flight)
         self.barren_tokens = 0 if live or flight.completes else self.barren_tokens + tokens
@@ -133,9 +140,7 @@ class Batch:
     def _end_span(self, seq: Sequence, last: int) -> None:
         self.recorder.spans.extend((seq.index, *seq._span, last))
 
-    def _prefill(
-        self, slices: Seq[Slice], flight: Flight, now_ns: int
-    ) -> tuple[list[tuple[int, int]], int, int]:
+    def _prefill(self, slices: Seq[Slice], flight: Flight, now_ns: int) -> tuple[list[tuple[int, int]], int, int]:
         """Admit and compute: (chunks as a cost model sees them, tokens, query-key pairs)."""
         if not slices:
             return [], 0, 0
@@ -275,7 +280,7 @@ class Batch:
     def _end_batch(self, done: list[Sequence], now_ns: int) -> list[Sequence]:
         """Request-level batching: rows that are done keep their slots until nobody in the batch is alive."""
         self.held += done
-        if len(self.decoding) or self.prefilling:
+        if len(self.running) > len(self.held):
             return [] if self._answers_late else done
         batch, self.held = self.held, []
         for seq in batch:

@@ -25,7 +25,7 @@ class Cluster:
     """Feeds requests to a replica when they arrive, follow-up turns once the turn before them was answered."""
 
     def __init__(self, requests: Iterable[Request], on_progress: Callable[[int, int], None] | None = None) -> None:
-        self.env = simpy.Environment(initial_time=0)  # type: ignore[arg-type]  # integer nanoseconds
+        self.env = simpy.Environment(initial_time=0)  # integer nanoseconds
         self.requests = sorted(requests, key=lambda r: r.arrival_ns)
         self.sequences = [Sequence(request, i) for i, request in enumerate(self.requests)]
         self.engine: Engine
@@ -34,20 +34,19 @@ class Cluster:
         self._on_progress = on_progress
 
     def _chains(self) -> dict[str, list[Sequence]]:
-        """Per request that others wait for: those others. Raises ConfigError for chains that can't be followed."""
-        if not any(request.after is not None for request in self.requests):
-            return {}
+        """Per request that others wait for: those others. Raises ConfigError where a chain has no beginning."""
         followers: dict[str, list[Sequence]] = {}
-        places = {request.id: i for i, request in enumerate(self.requests)}
-        faults = []
-        for i, request in enumerate(self.requests):
-            if request.after is None:
-                continue
-            if places.get(request.after, i) >= i:
-                faults.append(f"request {request.id!r} follows {request.after!r}, which doesn't come before it")
-            followers.setdefault(request.after, []).append(self.sequences[i])
-        if faults:
-            raise ConfigError(faults)
+        for seq, request in zip(self.sequences, self.requests, strict=True):
+            if request.after is not None:
+                followers.setdefault(request.after, []).append(seq)
+        if not followers:
+            return followers
+        reached = [request.id for request in self.requests if request.after is None]
+        for name in reached:  # grows while it is walked
+            reached += [seq.id for seq in followers.get(name, ())]
+        lost = {seq.id for seq in self.sequences} - set(reached)
+        if lost:
+            raise ConfigError([f"request {name!r} follows a turn that never comes" for name in sorted(lost)])
         return followers
 
     def arrivals(self) -> Generator[simpy.Event, None, None]:
@@ -79,7 +78,7 @@ class Cluster:
             self.engine.submit(seq, request)
         else:
             event = Tick(self.env, at_ns)
-            event.callbacks.append(lambda _: self.engine.submit(seq, request))  # type: ignore[union-attr]
+            event.callbacks.append(lambda _: self.engine.submit(seq, request))
 
 
 def run(
@@ -121,7 +120,12 @@ def run(
 
 
 def _info(
-    scheduler: Scheduler, cost_model: CostModel, kv: KvMemory, limits: Limits, fast_forward: bool, asynchronous: bool
+    scheduler: Scheduler,
+    cost_model: CostModel,
+    kv: KvMemory,
+    limits: Limits,
+    fast_forward: bool,
+    asynchronous: bool,
 ) -> dict[str, Any]:
     return {
         "scheduler": scheduler.name or type(scheduler).__name__,

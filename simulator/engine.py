@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator
 from collections.abc import Sequence as Seq
 
 import simpy
+from simpy.events import EventPriority
 
 from simulator.batch import Batch, Flight
 from simulator.checks import PlanCheck, misfit
@@ -33,7 +34,7 @@ class Tick(simpy.Event):
         super().__init__(env)
         self._ok = True
         self._value = None
-        env.schedule(self, priority, at_ns - env.now)
+        env.schedule(self, EventPriority(priority), at_ns - env.now)
 
 
 class EngineView:
@@ -48,7 +49,7 @@ class EngineView:
         self.waiting = batch.waiting
         self.prefilling = batch.prefilling.keys()
         self.decoding = batch.decoding
-        self.running = batch.running.keys()
+        self.running = batch.running.keys()  # dict views: live, ordered, read-only
 
     @property
     def num_running(self) -> int:
@@ -110,21 +111,21 @@ class Engine:
                 wake_ns = min(wake_ns, env.peek())
                 if wake_ns == NEVER:
                     return self._check.nothing_is_stuck(self.now_ns)
-                yield Tick(env, int(wake_ns), LAST)
-                self.now_ns = env.now
+                yield from self._until(int(wake_ns))
                 continue
             ends_ns = self._launch(flight)
             if self._async:
-                last_start_ns = ends_ns[-2] if len(ends_ns) > 1 else self.now_ns
-                if last_start_ns >= env.peek():
-                    yield Tick(env, last_start_ns, LAST)
-                self.now_ns = last_start_ns
+                yield from self._until(ends_ns[-2] if len(ends_ns) > 1 else self.now_ns)
                 ahead, _ = self._next(ahead=True)
-            if ends_ns[-1] >= env.peek():  # else nothing can happen before it ends: no need to wait for it
-                yield Tick(env, ends_ns[-1], LAST)
-            self.now_ns = ends_ns[-1]
+            yield from self._until(ends_ns[-1])
             for seq in self.batch.settle(flight, self.now_ns):
                 self._on_answer(seq, self.now_ns)
+
+    def _until(self, at_ns: int) -> Generator[simpy.Event, None, None]:
+        """Go on at `at_ns`, after everything else that happens by then; at once where nothing can."""
+        if at_ns >= self.env.peek():
+            yield Tick(self.env, at_ns, LAST)
+        self.now_ns = at_ns
 
     def _next(self, ahead: bool = False) -> tuple[Flight | None, float]:
         """The next iteration, begun; or None, and when to ask again."""
@@ -147,6 +148,7 @@ class Engine:
         most = 1
         if self._may_skip and flight.repeatable and flight.version == self.batch.version:
             most += self.batch.steps_left()
+        ends_ns: Seq[int]
         if most > 1:
             ends_ns = decode_ends(self._executor, flight.shape, start_ns, most, self.env.peek(), int(self._async))
         else:

@@ -91,9 +91,7 @@ def decode_ends(
     return ends
 
 
-def _vector_ends(
-    executor: Executor, shape: BatchShape, start_ns: int, k: int, horizon_ns: float, lag: int
-) -> Seq[int]:
+def _vector_ends(executor: Executor, shape: BatchShape, start_ns: int, k: int, horizon_ns: float, lag: int) -> Seq[int]:
     ends = np.cumsum(executor.decode_run_ns(shape, k))
     ends += start_ns
     if horizon_ns != float("inf"):

@@ -33,7 +33,7 @@ CHUNKS = ("iteration", "sequence", "tokens", "context")
 # One row per stretch in which a sequence decodes without a break: its token before the stretch came out of iteration
 # `after`; then it emits one token in every iteration of [first, last] that has decode rows.
 SPANS = ("sequence", "after", "first", "last")
-# One row per change that isn't a token. `iteration`: how many iterations had been started by then.
+# One row per change that isn't a token. `iteration`: how many iterations had been started by then (-1: rejected).
 EVENTS = ("time_ns", "kind", "sequence", "iteration")
 ADMIT, PREEMPT, RELEASE, REJECT = range(4)
 EVENT_KINDS = ("admit", "preempt", "release", "reject")
@@ -70,7 +70,7 @@ class RunLog:
         for table in (self.iterations, self.chunks, self.spans, self.events, self.sequences):
             for name, column in table.items():
                 sha.update(name.encode())
-                sha.update(np.ascontiguousarray(column, dtype="<i8"))
+                sha.update(column.astype("<i8").tobytes())
         sha.update("\n".join([*self.ids, *self.reasons]).encode())
         return sha.hexdigest()
 

@@ -76,5 +76,3 @@ class WaitingQueue:
         self._heap = [entry for entry in self._heap if entry[1] not in self._gone]
         heapify(self._heap)
         self._gone.clear()
-
-

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Protocol
 
 from simulator.decodeset import DecodeSet
@@ -14,17 +14,41 @@ from simulator.waiting import Key, WaitingQueue
 
 
 class View(Protocol):
-    """What a scheduler may look at. Everything in it is read-only to a policy, and true at the instant of planning."""
+    """What a scheduler may look at: read-only to a policy, and true at the instant of planning."""
 
     now_ns: int
-    limits: Limits
-    kv: KvMemory
-    waiting: WaitingQueue  # in the order of the scheduler's queue policy
-    prefilling: Iterable[Sequence]  # admitted, prompt not yet computed; in order of admission
-    decoding: DecodeSet  # the running sequences that decode, as one object
-    running: Iterable[Sequence]  # every sequence that holds a slot, in order of admission, as vLLM walks it
-    num_running: int
-    draining: bool  # nothing more will arrive unless something running finishes
+
+    @property
+    def limits(self) -> Limits:
+        """The engine's limits."""
+
+    @property
+    def kv(self) -> KvMemory:
+        """The memory: `free` and `total` blocks, and what a step would need."""
+
+    @property
+    def waiting(self) -> WaitingQueue:
+        """Who waits, in the order of the scheduler's queue policy."""
+
+    @property
+    def prefilling(self) -> Collection[Sequence]:
+        """Admitted, with a prompt that isn't computed yet; in order of admission."""
+
+    @property
+    def decoding(self) -> DecodeSet:
+        """The running sequences that decode, as one object."""
+
+    @property
+    def running(self) -> Collection[Sequence]:
+        """Every sequence that holds a slot, in order of admission, as vLLM walks it. Walking it costs O(n)."""
+
+    @property
+    def num_running(self) -> int:
+        """How many hold a slot."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether nothing more will arrive unless something running finishes."""
 
 
 class Scheduler:
@@ -76,7 +100,7 @@ QUEUE_POLICIES: dict[str, Key | None] = {"fcfs": None, "priority": _by_priority,
 
 
 class QueuedScheduler(Scheduler):
-    """A scheduler with the option `policy`: fcfs, priority (smaller first), or sjf by the true output length (oracle)."""
+    """With the option `policy`: fcfs, priority (smaller first) or sjf (by true output length, an oracle)."""
 
     def __init__(self, policy: str = "fcfs") -> None:
         if policy not in QUEUE_POLICIES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from simulator.errors import ConfigError
 from simulator.suggest import did_you_mean
@@ -35,7 +35,7 @@ _KEYS = {
 }
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """True for a finite int or float; JSON's true and NaN are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -69,9 +69,7 @@ def model_fields(config: dict[str, Any], where: str) -> dict[str, Any]:
     derived_head_dim = fields["hidden"] // fields["heads"] if fields["heads"] else 0
     fields["head_dim"] = _whole(config, "head_dim", where, faults, derived_head_dim)
     if fields["heads"] % (fields["kv_heads"] or 1):
-        faults.append(
-            f"{where}: num_key_value_heads: {fields['kv_heads']} doesn't divide the {fields['heads']} heads"
-        )
+        faults.append(f"{where}: num_key_value_heads: {fields['kv_heads']} doesn't divide the {fields['heads']} heads")
     if faults:
         raise ConfigError(faults)
     return fields | _family_fields(family, config, fields)
@@ -88,12 +86,8 @@ def _refusals(config: dict[str, Any]) -> list[str]:
         nearest = did_you_mean(family, FAMILIES)
         reasons.append(f"model_type: {family!r} is not modelled; modelled: {', '.join(FAMILIES)}{nearest}")
     elif config.get("sliding_window") and config.get("use_sliding_window", family not in ("qwen2", "qwen3")):
-        reasons.append(
-            f"sliding_window: {config['sliding_window']}: sliding-window attention is not modelled"
-        )
-    elif family == "opt" and config.get("word_embed_proj_dim", config.get("hidden_size")) != config.get(
-        "hidden_size"
-    ):
+        reasons.append(f"sliding_window: {config['sliding_window']}: sliding-window attention is not modelled")
+    elif family == "opt" and config.get("word_embed_proj_dim", config.get("hidden_size")) != config.get("hidden_size"):
         reasons.append("word_embed_proj_dim: embeddings of another width than hidden_size are not modelled")
     return reasons
 

@@ -1,0 +1,1 @@
+"""Where cost models come from: measured kernel times, taken here or elsewhere."""

@@ -1,0 +1,1 @@
+"""Readers of other projects' kernel timings; each gives a `simulator.profile.Profile`."""

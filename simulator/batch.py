@@ -146,19 +146,21 @@ class Batch:
             return [], 0, 0
         chunks: list[tuple[int, int]] = []
         completes: list[Sequence] = []
+        record = self.recorder.chunks.extend
+        take = self.kv.take
         total = pairs = 0
         for seq, tokens in slices:
             if seq.state != PREFILLING:
                 self._admit(seq, now_ns)
             before = seq._computed
-            self.kv.take(seq, tokens)
+            take(seq, tokens)
             seq._computed = before + tokens
             if before + tokens == seq.goal:
                 completes.append(seq)
             chunks.append((tokens, before))
             total += tokens
             pairs += tokens * before + tokens * (tokens + 1) // 2
-            self.recorder.chunks.extend((flight.iteration, seq.index, tokens, before))
+            record((flight.iteration, seq.index, tokens, before))
         flight.completes = completes
         return chunks, total, pairs
 

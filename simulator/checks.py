@@ -83,21 +83,20 @@ class PlanCheck:
         )
 
     def _prefill(self, slices: Seq[Slice], now_ns: int) -> tuple[int, int]:
-        batch = self._batch
-        tokens = admissions = 0
-        seen = set()
-        for seq, count in slices:
+        """(tokens, admissions) of the plan."""
+        waiting = self._batch.waiting
+        total = admissions = 0
+        for seq, tokens in slices:
             if seq.state != PREFILLING:
                 admissions += 1
-                if not batch.waiting.holds(seq):
+                if not waiting.holds(seq):
                     self._fail("prefill of a sequence that neither waits nor prefills", "", seq, now_ns)
-            if type(count) is not int or not 1 <= count <= seq.remaining:
-                self._fail(f"tokens to prefill of {seq.id!r}", seq.remaining, count, now_ns)
-            tokens += count
-            seen.add(seq)
-        if len(seen) != len(slices):
-            self._fail("slices per sequence", 1, len(slices) - len(seen) + 1, now_ns)
-        return tokens, admissions
+            if type(tokens) is not int or not 1 <= tokens <= seq.goal - seq._computed:
+                self._fail(f"tokens to prefill of {seq.id!r}", seq.remaining, tokens, now_ns)
+            total += tokens
+        if len(slices) > 1 and len({piece[0] for piece in slices}) != len(slices):
+            self._fail("slices per sequence", 1, 2, now_ns)
+        return total, admissions
 
     def _subset(self, plan: IterationPlan, now_ns: int) -> None:
         rows: Seq[Sequence] = plan.decode  # type: ignore[assignment]

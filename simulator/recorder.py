@@ -89,18 +89,16 @@ class Recorder:
         self.chunks = array("q")
         self.spans = array("q")
         self.events = array("q")
-
-    @property
-    def num_iterations(self) -> int:
-        """Iterations recorded so far."""
-        return len(self.iterations) // len(ITERATIONS)
+        self.num_iterations = 0
 
     def iteration(self, start_ns: int, end_ns: int, row: tuple[int, ...]) -> None:
         """One iteration; `row` holds its columns from prefill_seqs on."""
+        self.num_iterations += 1
         self.iterations.extend((start_ns, end_ns, *row))
 
     def window(self, start_ns: int, ends_ns: Seq[int], row: tuple[int, ...], new_blocks: list[int]) -> None:
         """k decode iterations that end at `ends_ns`; `row` as for the first, `new_blocks` taken by the k - 1 others."""
+        self.num_iterations += len(ends_ns)
         *fixed, n, context, slots, blocks = row
         extend = self.iterations.extend
         for end_ns, more in zip(ends_ns, [0, *new_blocks], strict=True):

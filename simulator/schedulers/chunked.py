@@ -107,11 +107,12 @@ def _admit(view: View, tokens_left: int, free: int) -> list[Slice]:
     if slots <= 0 or tokens_left <= 0:
         return slices
     for seq in view.waiting:
-        if kv.whole_need(seq) > free:
+        whole = kv.whole_need(seq)
+        if whole > free:
             break
         tokens = min(_chunk(seq, view.limits), tokens_left)
         tokens_left -= tokens
-        free -= kv.need(seq, tokens)
+        free -= whole if tokens == seq.goal else kv.need(seq, tokens)
         slices.append(Slice(seq, tokens))
         if len(slices) == slots or not tokens_left:
             break

@@ -13,7 +13,7 @@ from simulator.specs import Platform
 
 
 class Constant(CostModel):
-    """`iteration_us` microseconds per iteration, whatever is in it. Raises ConfigError for a bad value."""
+    """The same time, `iteration_us` microseconds, for every iteration. Raises ConfigError for a bad value."""
 
     name = "constant"
 

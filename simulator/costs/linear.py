@@ -21,12 +21,13 @@ MAX_COEFFICIENT_NS = 1e9
 
 
 class Linear(CostModel):
-    """A base and seven coefficients, all in nanoseconds and at least 0. Raises ConfigError for bad values.
+    """A weighted sum of the batch's sizes, with coefficients in nanoseconds.
 
-    `per_token_ns` counts every token computed, `per_seq_ns` every sequence in the batch. `per_context_ns`
-    counts, over all rows, the tokens held once the iteration is done: new + before for a chunk, the context
-    for a decode row. `per_prefill_pair_ns` counts the query-key pairs of the prefill attention, new x before
-    + new(new+1)/2. `per_prefill_token_ns` and `per_decode_seq_ns` tell the two kinds of rows apart.
+    They are at least 0, and ConfigError says which isn't. `per_token_ns` counts every token computed, `per_seq_ns`
+    every sequence in the batch. `per_context_ns` counts, over all rows, the tokens held once the iteration is done: new
+    + before for a chunk, the context for a decode row. `per_prefill_pair_ns` counts the query-key pairs of the prefill
+    attention, new x before + new(new+1)/2. `per_prefill_token_ns` and `per_decode_seq_ns` tell the two kinds of rows
+    apart.
     """
 
     name = "linear"

@@ -1,0 +1,1 @@
+"""The commands of `servesim`, one file each: `main(arguments) -> exit status`."""

@@ -1,0 +1,69 @@
+"""`servesim config`: validate, show, copy, and the schema."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from experiments.commands.parser import Parser, choice
+from experiments.config import Plan, find, load
+from experiments.resolved import resolved_text
+from experiments.schema import config_schema
+from simulator.errors import ConfigError
+
+ACTIONS = ("validate", "show", "cp", "schema")
+
+
+def main(arguments: list[str]) -> int:
+    """Run one of the actions. Returns the exit status."""
+    parser = Parser(
+        "config",
+        "validate CONFIG: report every fault.  show CONFIG: the resolved runs, with the source of every value.\n"
+        "cp NAME [FILE]: copy a shipped config, to change it.  schema: the JSON Schema of a config.",
+        "servesim config show quickstart engine.max_num_seqs=64",
+    )
+    parser.add_argument("action", type=choice(ACTIONS), metavar="|".join(ACTIONS))
+    parser.add_argument("config", nargs="?", help="a file, or a name of `servesim list configs`")
+    parser.add_argument("rest", nargs="*", metavar="key.path=value", help="overrides; for cp, the file to write")
+    given = parser.parse(arguments)
+    if given.action == "schema":
+        if given.config is not None:
+            raise ConfigError(f"servesim config schema: takes no argument, and got {given.config}")
+        print(json.dumps(config_schema(), indent=2))
+        return 0
+    if given.config is None:
+        raise ConfigError(f"servesim config {given.action}: needs a CONFIG, a file or a shipped name")
+    if given.action == "cp":
+        return _copy(given.config, given.rest)
+    plan = load(given.config, given.rest)
+    for notice in plan.notices:
+        print(f"notice: {notice}", file=sys.stderr)
+    if given.action == "show":
+        print("\n---\n".join(_shown(plan)))
+    else:
+        runs = "1 run" if len(plan.runs) == 1 else f"{len(plan.runs)} runs"
+        print(f"{plan.source}: valid, {runs}")
+        for run in plan.runs if plan.is_sweep else []:
+            print(f"  {run.label}")
+    return 0
+
+
+def _shown(plan: Plan) -> list[str]:
+    head = [f"# {run.label}\n" if run.label else "" for run in plan.runs]
+    return [title + resolved_text(run).rstrip() for title, run in zip(head, plan.runs, strict=True)]
+
+
+def _copy(config: str, rest: list[str]) -> int:
+    if len(rest) > 1:
+        raise ConfigError(f"servesim config cp: takes one file to write, and got {', '.join(rest)}")
+    source = find(config)
+    target = Path(rest[0] if rest else source.name)
+    if target.is_dir():
+        target = target / source.name
+    if target.exists():
+        raise ConfigError(f"{target}: exists already; name another file to write")
+    shutil.copyfile(source, target)
+    print(target)
+    return 0

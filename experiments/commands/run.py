@@ -1,0 +1,64 @@
+"""`servesim run`: a config, or every combination of its sweep."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from experiments.commands.parser import Parser
+from simulator.errors import ConfigError
+
+
+def main(arguments: list[str]) -> int:
+    """Run a config and print what came out. Returns the exit status."""
+    parser = Parser(
+        "run",
+        "Run a config, or every combination of its sweep. Results that are complete already are kept.",
+        "servesim run quickstart engine.max_num_seqs=64 fast_forward=false",
+    )
+    parser.add_argument("config", help="a file, or a name of `servesim list configs`")
+    parser.add_argument("overrides", nargs="*", metavar="key.path=value", help="change the config; values are YAML")
+    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="results go below (results)")
+    parser.add_argument("--force", action="store_true", help="run again what is complete already")
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
+    given = parser.parse(arguments)
+
+    from experiments.config import load
+    from experiments.run import run_plan, write_sweep
+    from experiments.tables import comparison_table, console_block
+
+    plan = load(given.config, given.overrides)
+    _check_folder(given.out)
+    for notice in plan.notices:
+        _say(f"notice: {notice}")
+    outcomes = []
+    for outcome in run_plan(plan, given.out, force=given.force, say=_say):
+        outcomes.append(outcome)
+        if plan.is_sweep and not outcome.skipped:
+            _say(f"{outcome.run.label}: done in {outcome.result['sim']['wall_s']:.1f} s ({outcome.out_dir})")
+    results = [outcome.result for outcome in outcomes]
+    folder = write_sweep(plan, given.out, results) if plan.is_sweep else outcomes[0].out_dir
+    if given.json:
+        print(json.dumps({"runs": results}, allow_nan=False))
+        return 0
+    print(comparison_table(results) if plan.is_sweep else console_block(results[0]))
+    print(f"\nresults: {folder}")
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _check_folder(folder: Path) -> None:
+    """Make the results folder, so that an hour's run doesn't end in a folder that can't be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".servesim-probe"
+        probe.touch()
+        probe.unlink()
+    except FileExistsError:
+        raise ConfigError(f"--out {folder}: a file is there, where a folder is expected") from None
+    except OSError as error:
+        raise ConfigError(f"--out {folder}: can't be written: {error.strerror}") from None

@@ -1,0 +1,188 @@
+"""What is wrong with a config, one line each: where it was given, key, value, rule, and the nearest valid choice."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from experiments.overrides import SHORTHAND, Draft
+from experiments.schema import Settings
+from experiments.yamltext import KeyPath, dotted
+from simulator.errors import ConfigError, UserError
+from simulator.suggest import did_you_mean
+
+T = TypeVar("T")
+
+# What other engines and tools call a key of ours; only for suggestions.
+_ALIASES = {
+    "chunked_prefill_size": "engine.max_num_batched_tokens",
+    "max_prefill_tokens": "engine.max_num_prefill_tokens",
+    "max_running_requests": "engine.max_num_seqs",
+    "mem_fraction_static": "engine.gpu_memory_utilization",
+    "page_size": "engine.block_size",
+    "context_length": "engine.max_model_len",
+    "tp_size": "engine.tensor_parallel_size",
+    "tp": "engine.tensor_parallel_size",
+    "qps": "load.request_rate",
+    "num_requests": "load.num_prompts",
+    "batch_size": "scheduler.batch_size",
+    "dataset": "trace.path",
+    "goodput": "slo",
+}
+_LEADING_KEY = re.compile(r"([a-z_]+(?:\.[a-z_]+)*)(?: = |: )")
+
+
+class Faults:
+    """Collects the faults of one draft."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.lines: list[tuple[int, str]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.lines)
+
+    def throw(self) -> None:
+        """Raise ConfigError with every fault, in the order of the file, where there is any."""
+        if self.lines:
+            raise ConfigError([text for _, text in sorted(self.lines, key=lambda entry: entry[0])])
+
+    def add(self, path: KeyPath, rule: str) -> None:
+        """The value at `path` breaks `rule`."""
+        origin = self.draft.nearest(path)
+        self.lines.append((origin.line if origin else 0, self.describe(path, rule)))
+
+    def describe(self, path: KeyPath, rule: str) -> str:
+        """One line: where, key, value if one was given, rule."""
+        origin = self.draft.nearest(path)
+        given = self.draft.origin(path) is not None
+        key = f"{dotted(path)} = {shown(self._value(path))}" if given else dotted(path)
+        if origin is None:
+            return f"{self.draft.source}: {key}: {rule}"
+        if origin.is_override and origin.where.removeprefix("override ").partition("=")[0] == dotted(path):
+            return f"{origin.where}: {rule}"
+        return f"{origin.where}: {key}: {rule}"
+
+    def _value(self, path: KeyPath) -> Any:
+        value: Any = self.draft.tree
+        for part in path:
+            if isinstance(value, dict | list):
+                value = value[part]  # type: ignore[call-overload]
+        return value
+
+    def attempt(self, path: KeyPath, action: Callable[[], T]) -> T | None:
+        """What `action` returns; None where it raises UserError, whose lines become faults of `path`.
+
+        A line that begins with a key of its own (`scheduler.batch_size = 0: ...`) is a fault of that key.
+        """
+        try:
+            return action()
+        except UserError as error:
+            for line in error.faults:
+                match = _LEADING_KEY.match(line)
+                own = tuple(match[1].split(".")) if match else ()
+                origin = self.draft.origin(own) if own else None
+                if origin is None or match is None:
+                    self.add(path, line)
+                elif origin.is_override:
+                    self.lines.append((origin.line, f"{origin.where}: {line[match.end() :]}"))
+                else:
+                    self.lines.append((origin.line, f"{origin.where}: {line}"))
+            return None
+
+    def validate(self, default_name: str) -> Settings | None:
+        """The draft as Settings; None where a key is unknown, missing or of the wrong kind."""
+        try:
+            return Settings.model_validate({"name": default_name, **self.draft.tree})
+        except ValidationError as error:
+            for detail in error.errors(include_url=False):
+                self.add(_path(detail), _rule(detail))
+            return None
+
+
+def shown(value: Any) -> str:
+    """A value as YAML would have it, short."""
+    text = value if isinstance(value, str) and value else json.dumps(value, default=str)
+    if isinstance(value, str) and re.fullmatch(r"[-+.\d].*|true|false|null|~", value):
+        text = json.dumps(value)  # quoted, or it would look like what it isn't
+    text = text.replace("\n", "\\n")
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _path(detail: ErrorDetails) -> KeyPath:
+    return tuple(detail["loc"])
+
+
+def _rule(detail: ErrorDetails) -> str:
+    kind, ctx = detail["type"], detail.get("ctx", {})
+    path = _path(detail)
+    match kind:
+        case "missing":
+            return "is required, and missing"
+        case "extra_forbidden":
+            return f"unknown key{_nearest_key(path)}"
+        case "greater_than_equal":
+            return f"must be at least {ctx['ge']:g}"
+        case "greater_than":
+            return f"must be above {ctx['gt']:g}"
+        case "less_than_equal":
+            return f"must be at most {ctx['le']:g}"
+        case "less_than":
+            return f"must be below {ctx['lt']:g}"
+        case "literal_error":
+            choices = re.findall(r"'([^']*)'", str(ctx["expected"]))
+            return f"must be one of {', '.join(choices)}{did_you_mean(detail['input'], choices)}"
+        case "string_type":
+            return "must be text"
+        case "list_type":
+            return "must be a list"
+        case "model_type" | "dict_type" | "model_attributes_type":
+            word = f", or {SHORTHAND[str(path[-1])]}'s value alone" if path and path[-1] in SHORTHAND else ""
+            return f"must be a mapping of keys{word}"
+        case "too_short" | "too_long":
+            bound = f"at least {ctx['min_length']}" if kind == "too_short" else f"at most {ctx['max_length']}"
+            return f"must hold {bound} values"
+        case _:
+            return detail["msg"]
+
+
+def _nearest_key(path: KeyPath) -> str:
+    last = str(path[-1])
+    if last in _ALIASES:
+        return f"; did you mean {_ALIASES[last]!r}?"
+    siblings = [key for key in known_keys() if key.split(".")[:-1] == [str(p) for p in path[:-1]]]
+    if hint := did_you_mean(dotted(path), siblings):
+        return hint
+    everywhere = {key.split(".")[-1]: key for key in known_keys()}
+    if last in everywhere:
+        return f"; did you mean {everywhere[last]!r}?"
+    return f"; known are {', '.join(key.split('.')[-1] for key in siblings)}" if siblings else ""
+
+
+def known_keys() -> list[str]:
+    """Every key of a config by its path, `sweep` included."""
+    return ["sweep", *_keys(Settings, "")]
+
+
+def _keys(model: type[BaseModel], prefix: str) -> list[str]:
+    keys: list[str] = []
+    for name, info in model.model_fields.items():
+        keys.append(prefix + name)
+        inner = _model_in(info.annotation)
+        if inner is not None and not prefix:
+            keys += _keys(inner, f"{name}.")
+    return keys
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in getattr(annotation, "__args__", ()):
+        if (found := _model_in(inner)) is not None:
+            return found
+    return None

@@ -1,0 +1,161 @@
+"""What the keys of a config mean to each other: combinations that can't be, and keys that would change nothing.
+
+The engine's rules are vLLM's (`vllm/config`, checks of SchedulerConfig and of the KV cache at start-up).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from experiments.faults import Faults
+from experiments.pieces import Pieces
+from experiments.schema import Settings
+from simulator import plugins, schedulers
+from simulator.errors import UserError
+from simulator.specs import MemoryPlan, plan_memory
+
+LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_num_prefill_tokens", "long_prefill_token_threshold")
+
+
+class Unused(NamedTuple):
+    """Why a key changes nothing in a run, and the key that made it so."""
+
+    text: str
+    because_of: tuple[str, ...]
+
+
+def unused_keys(settings: Settings, pieces: Pieces) -> dict[str, Unused]:
+    """Every key path that changes nothing in this run."""
+    unused: dict[str, Unused] = {}
+    obeyed = pieces.scheduler_class.engine_keys
+    for key in LIMITS:
+        if key not in obeyed:
+            why = f"scheduler {settings.scheduler.name} doesn't obey it; {_who_obeys(key)} would"
+            unused[f"engine.{key}"] = Unused(why, ("scheduler", "name"))
+    if settings.engine.num_gpu_blocks_override is not None:
+        override = ("engine", "num_gpu_blocks_override")
+        unused["engine.gpu_memory_utilization"] = Unused("num_gpu_blocks_override sets the KV memory", override)
+    if (load := settings.load) is not None and load.ramp_up_strategy is not None:
+        why_not = Unused("the rate follows the ramp", ("load", "ramp_up_strategy"))
+        unused |= {"load.request_rate": why_not, "load.rescale": why_not}
+    elif load is not None and math.isinf(load.request_rate):
+        why_not = Unused("request_rate inf has no gaps", ("load", "request_rate"))
+        unused |= {"load.burstiness": why_not, "load.rescale": why_not}
+    if settings.trace is not None and settings.trace.request_rate is not None:
+        unused["trace.time_scale"] = Unused("request_rate sets the scale", ("trace", "request_rate"))
+    return unused
+
+
+def _who_obeys(key: str) -> str:
+    classes = {name: plugins.resolve("schedulers", name, schedulers.BUILTIN) for name in schedulers.BUILTIN}
+    return ", ".join(name for name, cls in classes.items() if key in cls.engine_keys)
+
+
+def without_unused(settings: Settings, unused: dict[str, Unused]) -> Settings:
+    """`settings` with every unused key at its default, so that it can't matter."""
+    changed: dict[str, Any] = {}
+    for path in unused:
+        section, key = path.split(".")
+        part = changed.get(section, getattr(settings, section))
+        changed[section] = part.model_copy(update={key: type(part).model_fields[key].default})
+    return settings.model_copy(update=changed)
+
+
+def check_rules(settings: Settings, pieces: Pieces, faults: Faults) -> tuple[MemoryPlan | None, list[str]]:
+    """(the memory plan, notices). Every broken rule becomes a fault that states both values."""
+    _check_workload(settings, faults)
+    _check_limits(settings, pieces, faults)
+    return _check_memory(settings, pieces, faults)
+
+
+def _check_workload(settings: Settings, faults: Faults) -> None:
+    trace, load = settings.trace, settings.load
+    if trace is not None and load is not None:
+        faults.add(("load",), "trace and load exclude each other; trace=null or load=null drops one")
+    if trace is None and load is None:
+        faults.add(("trace",), "trace or load is required, and both are missing")
+    if trace is not None and trace.window_s is not None and trace.window_s[0] >= trace.window_s[1]:
+        faults.add(("trace", "window_s"), "must be [from, to) with from below to")
+    if load is None:
+        return
+    ramp = (load.ramp_up_start_rps, load.ramp_up_end_rps)
+    if load.ramp_up_strategy is None:
+        for key, value in zip(("ramp_up_start_rps", "ramp_up_end_rps"), ramp, strict=True):
+            if value is not None:
+                faults.add(("load", key), "needs ramp_up_strategy: linear or exponential")
+    elif None in ramp:
+        faults.add(("load", "ramp_up_strategy"), "needs ramp_up_start_rps and ramp_up_end_rps")
+    elif load.ramp_up_strategy == "exponential" and ramp[0] == 0:
+        faults.add(("load", "ramp_up_start_rps"), "must be above 0 where ramp_up_strategy is exponential")
+
+
+def _check_limits(settings: Settings, pieces: Pieces, faults: Faults) -> None:
+    engine, obeyed = settings.engine, pieces.scheduler_class.engine_keys
+    if engine.enable_prefix_caching:
+        faults.add(("engine", "enable_prefix_caching"), "not modelled yet; only false is accepted")
+    both = {"max_num_batched_tokens", "max_num_seqs"} <= obeyed
+    if both and engine.max_num_batched_tokens < engine.max_num_seqs:
+        faults.add(
+            _given(faults, "max_num_batched_tokens", "max_num_seqs"),
+            f"max_num_batched_tokens ({engine.max_num_batched_tokens}) must be at least max_num_seqs"
+            f" ({engine.max_num_seqs})",
+        )
+    model = pieces.platform.model
+    if engine.max_model_len is not None and engine.max_model_len > model.max_model_len:
+        faults.add(
+            ("engine", "max_model_len"), f"must be at most the {model.max_model_len} tokens that {model.name} takes"
+        )
+    longest = engine.max_model_len or model.max_model_len
+    if engine.long_prefill_token_threshold > longest:
+        faults.add(
+            ("engine", "long_prefill_token_threshold"), f"must be at most max_model_len ({longest}), as in vLLM"
+        )
+    batch_size = pieces.options["scheduler"].get("batch_size")
+    if "max_num_seqs" in obeyed and isinstance(batch_size, int) and batch_size > engine.max_num_seqs:
+        faults.add(
+            ("scheduler", "batch_size"),
+            f"batch_size ({batch_size}) must be at most engine.max_num_seqs ({engine.max_num_seqs})",
+        )
+
+
+def _given(faults: Faults, *keys: str) -> tuple[str, str]:
+    """The first of these engine keys that somebody gave: a fault between two is told where it was made."""
+    given = [key for key in keys if faults.draft.origin(("engine", key)) is not None]
+    return ("engine", (given or list(keys))[0])
+
+
+def _check_memory(settings: Settings, pieces: Pieces, faults: Faults) -> tuple[MemoryPlan | None, list[str]]:
+    engine, platform = settings.engine, pieces.platform
+    try:
+        plan = plan_memory(
+            platform.model,
+            platform.gpu,
+            tensor_parallel_size=engine.tensor_parallel_size,
+            gpu_memory_utilization=engine.gpu_memory_utilization,
+            block_size=engine.block_size,
+            max_num_batched_tokens=engine.max_num_batched_tokens,
+            max_num_seqs=engine.max_num_seqs,
+            max_model_len=engine.max_model_len,
+            num_gpu_blocks_override=engine.num_gpu_blocks_override,
+        )
+    except UserError as error:
+        overridden = engine.num_gpu_blocks_override is not None
+        key = "num_gpu_blocks_override" if overridden else "gpu_memory_utilization"
+        for fault in error.faults:
+            head, *terms = (" ".join(line.split()) for line in fault.splitlines())
+            faults.add(("engine", key), " ".join([head, "; ".join(terms)]).strip())
+        return None, []
+    paged = settings.kv.name == "paged"
+    blocks = plan.usable_blocks if paged else plan.num_gpu_blocks
+    room = blocks * engine.block_size
+    holds = f"the {room} tokens that the KV memory holds ({blocks} usable blocks of {engine.block_size})"
+    if engine.max_model_len is not None and engine.max_model_len > room:
+        faults.add(("engine", "max_model_len"), f"must be at most {holds}")
+    elif engine.max_model_len is None and platform.model.max_model_len > room:
+        longest = f"{platform.model.name} takes {platform.model.max_model_len} tokens, more than {holds}"
+        if not paged and pieces.options["kv"].get("rule") == "max":
+            faults.add(("engine", "max_model_len"), f"{longest}; set max_model_len")
+        else:
+            return plan, [f"{longest}: longer requests are rejected on arrival"]
+    return plan, []

@@ -1,0 +1,303 @@
+"""Runs resolved configs: builds the workload and the engine's parts, simulates, and keeps the results."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import math
+import os
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+from experiments.config import Plan, RunConfig
+from experiments.pieces import Pieces
+from experiments.resolved import resolved_text
+from experiments.records import RunContext
+from experiments.results import is_complete, load_result, write_result
+from experiments.schema import Load, Settings, Trace
+from simulator.clock import NS_PER_S, ns_from_us
+from simulator.cluster import run as simulate
+from simulator.errors import ConfigError, PolicyError, SimError
+from simulator.kv import KvMemory
+from simulator.plan import Limits
+from simulator.recorder import RunLog
+from simulator.request import Request
+from simulator.usage import Machine
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests in order of arrival, and what is known of where they come from."""
+
+    requests: list[Request]
+    info: dict[str, Any]
+    request_rate: float  # per second; infinite where all arrive at once
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run that is done: its result, where it lies, and whether it was there already."""
+
+    run: RunConfig
+    out_dir: Path
+    result: dict[str, Any]
+    skipped: bool
+
+
+def run_plan(plan: Plan, results_dir: Path, *, force: bool, say: Callable[[str], None]) -> Iterator[Outcome]:
+    """Run everything in `plan` in order, each result written as soon as it is there.
+
+    A run whose folder is complete is skipped unless `force`. `say` gets a line per notice. Raises what the config,
+    the trace or a policy is at fault for; runs finished by then are kept.
+    """
+    for run in _first_of_each_file(plan.runs):
+        if force or not is_complete(results_dir / run.folder):
+            workload(run.settings)
+    for i, run in enumerate(plan.runs, start=1):
+        out_dir = results_dir / run.folder
+        title = run.label or run.settings.name
+        if not force and is_complete(out_dir):
+            say(f"{title}: complete already, skipped ({out_dir}; --force runs it again)")
+            yield Outcome(run, out_dir, load_result(out_dir), skipped=True)
+            continue
+        with _progress_bar(f"{title} ({i}/{len(plan.runs)})", run) as progress:
+            yield Outcome(run, out_dir, execute(run, out_dir, progress), skipped=False)
+
+
+def _first_of_each_file(runs: list[RunConfig]) -> list[RunConfig]:
+    """One run per trace and way of reading it: what can't be read is said before anything runs."""
+    first: dict[tuple[Any, ...], RunConfig] = {}
+    for run in runs:
+        if (trace := run.settings.trace) is not None:
+            first.setdefault((trace.path, trace.format, trace.unit, trace.zero_output, trace.strict), run)
+    return list(first.values())
+
+
+def execute(run: RunConfig, out_dir: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Simulate `run`, write its results to `out_dir`, and return what `result.json` holds.
+
+    Raises ConfigError where not one request completed, with the reasons counted.
+    """
+    load = workload(run.settings)
+    started = time.perf_counter()
+    log = simulate_run(run, load.requests, progress)
+    wall_s = time.perf_counter() - started
+    _check_completed(run, log)
+    return write_result(out_dir, log, _context(run, load, wall_s))
+
+
+def simulate_run(run: RunConfig, requests: list[Request], progress: Progress | None = None) -> RunLog:
+    """The RunLog of `run` over `requests`. Raises PolicyError, naming it, where an outside policy fails."""
+    settings, pieces = run.settings, run.pieces
+    try:
+        return simulate(
+            requests,
+            scheduler=pieces.scheduler(),
+            cost_model=pieces.cost_model(),
+            kv=kv_memory(run),
+            limits=limits(run),
+            host_overhead_ns=ns_from_us(settings.host_overhead_us),
+            fast_forward=settings.fast_forward,
+            async_scheduling=settings.engine.async_scheduling,
+            on_progress=progress,
+        )
+    except SimError:
+        raise
+    except Exception as error:
+        if (place := _outside_place(error, pieces)) is None:
+            raise
+        raise PolicyError(f"{place}: {type(error).__name__}: {error}") from error
+
+
+def _outside_place(error: Exception, pieces: Pieces) -> str | None:
+    """Where in a user's own scheduler or cost model `error` was raised; None where it is ours."""
+    for kind, cls in (("scheduler", pieces.scheduler_class), ("cost model", pieces.cost_class)):
+        module = sys.modules.get(cls.__module__)
+        if cls.__module__.startswith("simulator.") or module is None:
+            continue
+        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+            if frame.filename == getattr(module, "__file__", None):
+                return f"{kind} {cls.__module__}:{cls.__qualname__} ({frame.filename}:{frame.lineno})"
+    return None
+
+
+def max_model_len(run: RunConfig) -> int:
+    """The longest sequence in tokens: as set, else the model's."""
+    return run.settings.engine.max_model_len or run.pieces.platform.model.max_model_len
+
+
+def limits(run: RunConfig) -> Limits:
+    """The engine's limits for `run`."""
+    engine = run.settings.engine
+    return Limits(
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        max_num_prefill_tokens=engine.max_num_prefill_tokens,
+        long_prefill_token_threshold=engine.long_prefill_token_threshold,
+        max_model_len=max_model_len(run),
+    )
+
+
+def kv_memory(run: RunConfig) -> KvMemory:
+    """Fresh KV memory for `run`."""
+    options = dict(run.pieces.options["kv"])
+    if run.settings.kv.name == "reserve":
+        options["max_model_len"] = max_model_len(run)
+    memory: KvMemory = run.pieces.kv_class(run.memory.num_gpu_blocks, run.settings.engine.block_size, **options)
+    return memory
+
+
+def workload(settings: Settings) -> Workload:
+    """The requests of `settings`, with `max_tokens` as the engine's key says. Raises TraceError or ConfigError."""
+    if settings.trace is not None:
+        base = _traced(settings.trace)
+    else:
+        assert settings.load is not None, "a config without a workload passed validation"
+        base = _synthesized(settings.load, settings.seed)
+    return replace(base, requests=_with_max_tokens(base.requests, settings.engine.max_tokens))
+
+
+@functools.lru_cache(maxsize=2)
+def _traced(trace: Trace) -> Workload:
+    from workloads import load_trace
+
+    loaded = load_trace(
+        trace.path,
+        format=trace.format,
+        unit=trace.unit,
+        zero_output=trace.zero_output,
+        strict=trace.strict,
+        limit=trace.limit,
+        window_s=trace.window_s,
+        time_scale=trace.time_scale,
+        request_rate=trace.request_rate,
+    )
+    rate = loaded.info.request_rate
+    return Workload(loaded.requests, loaded.info.as_dict(), math.inf if rate is None else rate)
+
+
+def _synthesized(load: Load, seed: int) -> Workload:
+    from workloads import synthesize
+
+    options = load.model_dump()
+    info = {key: "inf" if value == math.inf else value for key, value in options.items()}
+    return Workload(synthesize(**options, seed=seed), info, load.request_rate)
+
+
+def _with_max_tokens(requests: list[Request], rule: int | str) -> list[Request]:
+    if rule == "column":
+        return requests
+    if rule == "oracle":
+        return [r._replace(max_tokens=r.output_tokens) for r in requests]
+    most = int(rule)
+    return [r._replace(max_tokens=most, output_tokens=min(r.output_tokens, most)) for r in requests]
+
+
+def write_sweep(plan: Plan, results_dir: Path, results: list[dict[str, Any]]) -> Path:
+    """Write `summary.csv`, one line per run, into the folder of the sweep, and return that folder."""
+    folder = results_dir / plan.name
+    rows = [_summary_row(result) for result in results]
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    with _replacing(folder / "summary.csv") as file:
+        writer = csv.DictWriter(file, columns, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+    return folder
+
+
+def _summary_row(result: dict[str, Any]) -> dict[str, Any]:
+    flat = {**result, **result["sim"]}
+    return {key: value for key, value in flat.items() if not isinstance(value, dict | list)}
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[TextIO]:
+    """A file that takes the place of `path` once it is whole."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with unfinished.open("w", newline="") as file:
+            yield file
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _check_completed(run: RunConfig, log: RunLog) -> None:
+    if log.sequences["finished"].any():
+        return
+    reasons = Counter(reason or "unfinished" for reason in log.reasons)
+    counted = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
+    raise ConfigError(f"{run.label or run.settings.name}: no request completed, of {len(log.ids)}: {counted}")
+
+
+def _context(run: RunConfig, load: Workload, wall_s: float) -> RunContext:
+    settings, cost_model = run.settings, run.pieces.cost_model()
+    profile = getattr(cost_model, "profile", None)
+    return RunContext(
+        name=settings.name,
+        config_yaml=resolved_text(run),
+        config_hash=run.hash,
+        seed=settings.seed,
+        model_id=run.pieces.platform.model.name,
+        request_rate=load.request_rate,
+        wall_s=wall_s,
+        burstiness=settings.load.burstiness if settings.load is not None else None,
+        label=run.label or None,
+        slo={name: ms for name, ms in settings.slo.model_dump().items() if ms is not None} or None,
+        percentiles=settings.percentiles,
+        scheduler_options=run.pieces.options["scheduler"],
+        cost_model=cost_model.name,
+        cost_is_bound=cost_model.is_bound,
+        profile=getattr(profile, "name", None),
+        workload=load.info,
+        machine=machine(run),
+        versions={name: version(name) for name in ("simpy", "numpy")},
+        warnings=[*run.notices, *(vain.notice for vain in run.in_vain.values())],
+        save_detailed=settings.save_detailed,
+    )
+
+
+def machine(run: RunConfig) -> Machine:
+    """The numbers that turn a run's token counts into shares of its GPUs."""
+    model, gpu = run.pieces.platform.model, run.pieces.platform.gpu
+    return Machine(
+        params=(model.linear_flops_per_token + model.lm_head_flops_per_row) / 2,
+        layers=model.layers,
+        heads=model.heads,
+        head_dim=model.head_dim,
+        kv_bytes_per_token=model.kv_bytes_per_token(),
+        weight_bytes=model.weight_bytes(),
+        peak_flops=gpu.bf16_tflops * 1e12,
+        bandwidth_bytes_s=gpu.memory_gbps * 1e9,
+        gpus=run.settings.engine.tensor_parallel_size,
+    )
+
+
+@contextmanager
+def _progress_bar(title: str, run: RunConfig) -> Iterator[Progress | None]:
+    """A bar on standard error where that is a terminal: simulated time, requests, speed-up over real time."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    started = time.perf_counter()
+    with tqdm(total=len(workload(run.settings).requests), desc=title, unit="req", leave=False) as bar:
+
+        def progress(now_ns: int, answered: int) -> None:
+            simulated_s = now_ns / NS_PER_S
+            speed_up = simulated_s / max(time.perf_counter() - started, 1e-9)
+            bar.set_postfix_str(f"simulated {simulated_s:.1f} s, {speed_up:.0f}x real time", refresh=False)
+            bar.update(answered - bar.n)
+
+        yield progress

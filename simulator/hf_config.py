@@ -77,18 +77,16 @@ def model_fields(config: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _refusals(config: dict[str, Any]) -> list[str]:
     reasons = [
-        f"{key}: {what} is not modelled"
-        for key, what in _NOT_MODELLED.items()
-        if config.get(key) not in (None, False, 0)
+        f"{key}: {what}: not modelled" for key, what in _NOT_MODELLED.items() if config.get(key) not in (None, False, 0)
     ]
     family = config.get("model_type")
     if family not in FAMILIES:
         nearest = did_you_mean(family, FAMILIES)
-        reasons.append(f"model_type: {family!r} is not modelled; modelled: {', '.join(FAMILIES)}{nearest}")
+        reasons.append(f"model_type: {family!r}: not modelled; modelled: {', '.join(FAMILIES)}{nearest}")
     elif config.get("sliding_window") and config.get("use_sliding_window", family not in ("qwen2", "qwen3")):
-        reasons.append(f"sliding_window: {config['sliding_window']}: sliding-window attention is not modelled")
+        reasons.append(f"sliding_window: {config['sliding_window']}: sliding-window attention: not modelled")
     elif family == "opt" and config.get("word_embed_proj_dim", config.get("hidden_size")) != config.get("hidden_size"):
-        reasons.append("word_embed_proj_dim: embeddings of another width than hidden_size are not modelled")
+        reasons.append("word_embed_proj_dim: embeddings of another width than hidden_size: not modelled")
     return reasons
 
 

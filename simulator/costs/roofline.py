@@ -20,12 +20,12 @@ from simulator.specs import Platform
 
 
 class Roofline(CostModel):
-    """Linear layers by the tokens of the whole iteration, attention by its pairs and contexts, LM head by
-    rows.
+    """The least time for the model's arithmetic and memory traffic: a bound until efficiencies are set.
 
-    The efficiencies, above 0 and at most 1, say which share of the peak FLOP/s, of the memory bandwidth and
-    of the link between GPUs is reached. `is_bound` holds while they are 1 and `allreduce_latency_us` is 0.
-    Raises ConfigError for values out of range.
+    Linear layers go by the tokens of the whole iteration, attention by its pairs and contexts, the LM head by rows. The
+    efficiencies, above 0 and at most 1, say which share of the peak FLOP/s, of the memory bandwidth and of the link
+    between GPUs is reached. `is_bound` holds while they are 1 and `allreduce_latency_us` is 0. Raises ConfigError for
+    values out of range.
     """
 
     name = "roofline"

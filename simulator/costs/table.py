@@ -25,11 +25,12 @@ NS_PER_US = 1000.0
 
 
 class Table(CostModel):
-    """`profile` names a shipped profile or a file; `auto` takes the shipped one for this model, GPU and TP degree.
+    """Measured kernel times of a profile, added up.
 
-    Where the profile's kernels leave out tensor parallelism's all-reduces, they are added as a ring over the GPU's
-    link at `link_efficiency`, with `allreduce_latency_us` per call. Raises ConfigError for a profile of something
-    else, and for values out of range.
+    `profile` names a shipped one or a file; `auto` takes the shipped one for this model, GPU and TP degree. Where its
+    kernels leave out tensor parallelism's all-reduces, they are added as a ring over the GPU's link at
+    `link_efficiency`, with `allreduce_latency_us` per call. Raises ConfigError for a profile of something else, and for
+    values out of range.
     """
 
     name = "table"

@@ -1,0 +1,231 @@
+"""A run's results on disk and back; also reads what `vllm bench serve --save-result` writes.
+
+A folder is complete once `meta.json` is there, which is written last and lists every file with its size, so an
+interrupted write never looks complete.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from experiments.records import Result, RunContext, iterations_csv, requests_csv, result_fields
+from simulator import __version__
+from simulator.errors import ConfigError
+from simulator.metrics import LATENCIES
+from simulator.recorder import RunLog
+
+__all__ = [
+    "Result",
+    "RunContext",
+    "finite",
+    "is_complete",
+    "latencies_ms",
+    "load_result",
+    "load_results",
+    "write_result",
+]
+
+CONFIG, RESULT, REQUESTS, ITERATIONS, META = (
+    "config.resolved.yaml",
+    "result.json",
+    "requests.csv",
+    "iterations.csv",
+    "meta.json",
+)
+# Fields of vLLM's result file that must be numbers (or null) where they are present.
+TOTALS = (
+    "num_prompts", "duration", "completed", "failed", "total_input_tokens", "total_output_tokens",
+    "request_throughput", "request_goodput", "output_throughput", "total_token_throughput",
+    "max_output_tokens_per_s", "max_concurrent_requests",
+)  # fmt: skip
+REQUIRED = ("duration", "completed", "request_throughput", "output_throughput")
+
+
+def write_result(out_dir: Path | str, log: RunLog, context: RunContext) -> Result:
+    """Write the run's folder and return `name`, `out_dir` and the fields of `result.json`.
+
+    Other files in the folder stay. Each file appears whole or not at all.
+    """
+    folder = Path(out_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / META).unlink(missing_ok=True)
+    now = datetime.now().astimezone()
+    fields = result_fields(log, context, now)
+    sizes = {
+        CONFIG: _write(folder / CONFIG, context.config_yaml),
+        REQUESTS: _write(folder / REQUESTS, requests_csv(log)),
+        ITERATIONS: _write(folder / ITERATIONS, iterations_csv(log)),
+        RESULT: _write(folder / RESULT, json.dumps(fields, allow_nan=False)),
+    }
+    meta = {
+        "date": now.isoformat(timespec="seconds"),
+        "wall_s": context.wall_s,
+        "servesim": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": dict(context.versions),
+        "files": sizes,
+    }
+    _write(folder / META, json.dumps(meta, indent=1))
+    return {"name": context.name, "out_dir": str(folder), **fields}
+
+
+def is_complete(out_dir: Path | str) -> bool:
+    """Whether a run's folder holds everything that `write_result` put there."""
+    folder = Path(out_dir)
+    try:
+        files = json.loads((folder / META).read_text())["files"]
+        return all((folder / name).stat().st_size == size for name, size in files.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def load_result(path: Path | str) -> Result:
+    """A run's folder, its `result.json`, or a result file of vLLM, as `write_result` returned it.
+
+    `out_dir` is None for a file that has no tables beside it. Raises ConfigError with all that is wrong.
+    """
+    given = Path(path)
+    if given.is_dir():
+        if not (given / RESULT).is_file():
+            raise ConfigError(f"{given}: no {RESULT} in this folder")
+        if not is_complete(given):
+            raise ConfigError(f"{given}: incomplete, as its run was interrupted; run it again")
+    file = given / RESULT if given.is_dir() else given
+    fields = _checked(file, _parsed(file))
+    folder = file.parent if file.name == RESULT and (file.parent / REQUESTS).is_file() else None
+    name = folder.name if folder else file.stem
+    return {"name": name, "out_dir": str(folder) if folder else None, **fields}
+
+
+def load_results(paths: Iterable[Path | str]) -> list[Result]:
+    """`load_result` of each path; a folder of folders stands for all complete runs below it, in order of path.
+
+    Raises ConfigError with every fault of every path.
+    """
+    results, faults = [], []
+    for path in map(Path, paths):
+        inner = [] if (path / RESULT).is_file() or not path.is_dir() else sorted(path.rglob(RESULT))
+        for one in [file.parent for file in inner if is_complete(file.parent)] or [path]:
+            try:
+                results.append(load_result(one))
+            except ConfigError as error:
+                faults += error.faults
+    if faults:
+        raise ConfigError(faults)
+    return results
+
+
+def latencies_ms(result: Result) -> dict[str, NDArray[np.float64]]:
+    """TTFT, TPOT and E2EL of every completed request, milliseconds, sorted; without those that aren't on disk.
+
+    From `requests.csv` beside the result, else from the arrays of `--save-detailed`.
+    """
+    if result.get("out_dir"):
+        return _from_table(Path(result["out_dir"]) / REQUESTS)
+    errors, e2el, ttft = (result.get(name) for name in ("errors", "latencies", "ttfts"))
+    columns: dict[str, NDArray[np.float64]] = {}
+    done = np.array([not error for error in errors or ()], dtype=bool)
+    for name, values in (("ttft", ttft), ("e2el", e2el)):
+        if isinstance(values, list) and len(values) == len(done):
+            columns[name] = np.sort(np.array(values, dtype=np.float64)[done] * 1e3)
+    gaps = result.get("itls")
+    if isinstance(gaps, list) and len(gaps) == len(done):
+        columns["tpot"] = np.sort([np.mean(g) * 1e3 for g, ok in zip(gaps, done, strict=True) if ok and g])
+    return {name: values for name, values in columns.items() if len(values)}
+
+
+def finite(value: Any) -> float | int | None:
+    """`value` where it is a finite number, else None."""
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return value if number else None
+
+
+def _from_table(path: Path) -> dict[str, NDArray[np.float64]]:
+    names = ("ttft", "tpot", "e2el")
+    try:
+        table = pd.read_csv(path, usecols=[f"{name}_ms" for name in names], dtype=np.float64)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: not a table of requests: {str(error).splitlines()[0]}") from None
+    columns = {name: np.sort(table[f"{name}_ms"].dropna().to_numpy()) for name in names}
+    return {name: values for name, values in columns.items() if len(values)}
+
+
+def _parsed(file: Path) -> Result:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file}: can't be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file}: not a text file") from None
+    try:
+        fields = json.loads(text, parse_constant=lambda _: None)  # NaN, Infinity
+    except json.JSONDecodeError as error:
+        hint = "; a file with several results (--append-result) must be split" if "Extra" in error.msg else ""
+        raise ConfigError(f"{file}:{error.lineno}: not JSON: {error.msg}{hint}") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: not a result: nested too deeply") from None
+    if not isinstance(fields, dict):
+        raise ConfigError(f"{file}: not a result: holds a {type(fields).__name__}, not an object")
+    return fields
+
+
+def _checked(file: Path, fields: Result) -> Result:
+    missing = [name for name in REQUIRED if name not in fields]
+    if missing:
+        raise ConfigError(f"{file}: not a result of `servesim run` or `vllm bench serve`: lacks {', '.join(missing)}")
+    faults = []
+    for name, value in fields.items():
+        numeric = name in TOTALS or (name.endswith("_ms") and any(f"_{m}_" in name for m in LATENCIES))
+        if numeric and value is not None and finite(value) is None:
+            faults.append(f"{file}: {name} = {_short(value)}: must be a number or null")
+    rate = fields.get("request_rate")
+    if rate is not None and rate != "inf" and finite(rate) is None:
+        faults.append(f'{file}: request_rate = {_short(rate)}: must be a number or "inf"')
+    if not isinstance(fields.get("sim", {}), dict):
+        faults.append(f"{file}: sim = {_short(fields['sim'])}: must be an object")
+    if faults:
+        raise ConfigError(faults)
+    return fields
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _write(path: Path, text: str) -> int:
+    """Write `path` in one step and return its size in bytes."""
+    data = text.encode()
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_bytes(data)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return len(data)
+
+
+def _commit() -> str | None:
+    """The commit of the source tree that this module runs from, None outside a checkout."""
+    root = Path(__file__).resolve().parents[1]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -50,13 +50,16 @@ class Cluster:
         return followers
 
     def arrivals(self) -> Generator[simpy.Event, None, None]:
-        """The process that submits every request that has a time of its own."""
-        env = self.env
+        """The process that submits every request that has a time of its own.
+
+        Requests that arrive while the engine is busy are handed over together: it can't look before it is done.
+        """
+        engine = self.engine
         for seq, request in zip(self.sequences, self.requests, strict=True):
             if request.after is None:
-                if request.arrival_ns > env.now:
-                    yield Tick(env, request.arrival_ns)
-                self.engine.submit(seq, request)
+                if request.arrival_ns > engine.blind_until_ns:
+                    yield Tick(self.env, request.arrival_ns)
+                engine.submit(seq, request)
 
     def answered(self, seq: Sequence, now_ns: int) -> None:
         """A client has its answer: turns that waited for it arrive after their delay."""

@@ -84,6 +84,7 @@ class Engine:
         self.batch = batch
         self.recorder = recorder
         self.now_ns = 0
+        self.blind_until_ns = 0  # it won't look at its queue before
         self._scheduler = scheduler
         self._executor = executor
         self._view = EngineView(env, batch)
@@ -117,13 +118,16 @@ class Engine:
             if self._async:
                 yield from self._until(ends_ns[-2] if len(ends_ns) > 1 else self.now_ns)
                 ahead, _ = self._next(ahead=True)
-            yield from self._until(ends_ns[-1])
+            if ends_ns[-1] >= env.peek():
+                yield from self._until(ends_ns[-1])
+            self.now_ns = ends_ns[-1]
             for seq in self.batch.settle(flight, self.now_ns):
                 self._on_answer(seq, self.now_ns)
 
     def _until(self, at_ns: int) -> Generator[simpy.Event, None, None]:
         """Go on at `at_ns`, after everything else that happens by then; at once where nothing can."""
         if at_ns >= self.env.peek():
+            self.blind_until_ns = at_ns
             yield Tick(self.env, at_ns, LAST)
         self.now_ns = at_ns
 

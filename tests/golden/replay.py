@@ -36,7 +36,7 @@ class NotReplayable(Exception):
 
 
 def replay(file: str | Path, *, fast_forward: bool = True) -> str | None:
-    """The first difference between the recording in `file` and `chunked` under the same limits; None where all is equal.
+    """The first difference between the recording in `file` and `chunked` under the its limits; None where there is none.
 
     Compared are every step's start, end, tokens per request in order, preemptions, then every request's first token,
     finish and preemptions. Raises NotReplayable.

@@ -36,7 +36,7 @@ class NotReplayable(Exception):
 
 
 def replay(file: str | Path, *, fast_forward: bool = True) -> str | None:
-    """The first difference between the recording in `file` and `chunked` under the its limits; None where there is none.
+    """The first difference between the recording in `file` and `chunked` under its limits, or None.
 
     Compared are every step's start, end, tokens per request in order, preemptions, then every request's first token,
     finish and preemptions. Raises NotReplayable.

@@ -1,8 +1,9 @@
 """Schedules of three to five requests, derived by hand from each policy's rules and written as tables.
 
 A request is a name followed by: when it arrives (ms), prompt tokens, output tokens. Every iteration takes 1 ms. A row
-of a table is an iteration: when it starts (ms), who prefills how many tokens, who decodes, slots held as it was planned,
-and, where a test asks for them, tokens of padding or who is preempted. A prompt's last chunk brings out the first token.
+of a table is an iteration: when it starts (ms), who prefills how many tokens, who decodes, slots held when it was
+planned, and, where a test asks for them, tokens of padding or who is preempted. A prompt's last chunk brings out the
+first token.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def ms(log: RunLog, column: str) -> dict[str, float]:
     return dict(zip(log.ids, (log.sequences[column] / MS).tolist(), strict=True))
 
 
-# ---- iteration-level scheduling ---------------------------------------------------------------------------------------
+# ---- iteration-level scheduling ------------------------------------------------------------------------------------
 
 FIVE = """
 A 0 2 5
@@ -369,7 +370,7 @@ def test_one_slot_serves_in_the_order_of_the_queue(kind: type[Scheduler], policy
     assert "".join(sorted("ABCD", key=ms(log, "scheduled_ns").__getitem__)) == order
 
 
-# ---- request-level batching -------------------------------------------------------------------------------------------
+# ---- request-level batching ----------------------------------------------------------------------------------------
 
 RAGGED = """
 A 0 2 3

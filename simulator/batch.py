@@ -84,7 +84,7 @@ class Batch:
         shape = BatchShape(chunks, live, context, longest)
         slots = len(self.running)
         padding = 0
-        if self._holds:
+        if self._holds and (live or chunks):
             shape, padding = self._pad(shape, slots, tokens)
         flight.shape = shape
         flight.row = (len(chunks), tokens, pairs, padding, live, context, slots, self.kv.total - self.kv.free)
@@ -260,7 +260,21 @@ class Batch:
             for seq in done:
                 self._release(seq, now_ns)
             return done
-        return self._end_batch(done, now_ns)
+        self.held += done
+        late = self.end_batch(now_ns)
+        return late if self._answers_late else done
+
+    def end_batch(self, now_ns: int) -> list[Sequence]:
+        """Request-level batching: once nobody is alive all slots are free. Returns who is answered only now."""
+        if len(self.running) > len(self.held):
+            return []
+        batch, self.held = self.held, []
+        for seq in batch:
+            if self._answers_late:
+                seq.decode_ns += now_ns - seq.since_ns
+                seq.first_token_ns = seq.finish_ns = now_ns
+            self._release(seq, now_ns)
+        return batch if self._answers_late else []
 
     def _finish(self, seq: Sequence, now_ns: int) -> None:
         if seq.state == PREEMPTED:  # its last token was in flight
@@ -278,16 +292,3 @@ class Batch:
         seq.released_ns = now_ns
         self.version += 1
         self.recorder.events.extend((now_ns, RELEASE, seq.index, self.recorder.num_iterations))
-
-    def _end_batch(self, done: list[Sequence], now_ns: int) -> list[Sequence]:
-        """Request-level batching: rows that are done keep their slots until nobody in the batch is alive."""
-        self.held += done
-        if len(self.running) > len(self.held):
-            return [] if self._answers_late else done
-        batch, self.held = self.held, []
-        for seq in batch:
-            if self._answers_late:
-                seq.decode_ns += now_ns - seq.since_ns
-                seq.first_token_ns = seq.finish_ns = now_ns
-            self._release(seq, now_ns)
-        return batch if self._answers_late else done

@@ -121,8 +121,7 @@ class Engine:
             if ends_ns[-1] >= env.peek():
                 yield from self._until(ends_ns[-1])
             self.now_ns = ends_ns[-1]
-            for seq in self.batch.settle(flight, self.now_ns):
-                self._on_answer(seq, self.now_ns)
+            self._answer(self.batch.settle(flight, self.now_ns))
 
     def _until(self, at_ns: int) -> Generator[simpy.Event, None, None]:
         """Go on at `at_ns`, after everything else that happens by then; at once where nothing can."""
@@ -142,9 +141,14 @@ class Engine:
                 self._check.begun(self.now_ns)
                 if flight.shape.prefill or flight.shape.decode_seqs:
                     return flight, NEVER
+                self._answer(self.batch.end_batch(self.now_ns))
                 if not ahead:
                     continue  # it only preempted; ask again with what that freed
             return None, NEVER if plan.wait_until_ns is None else plan.wait_until_ns
+
+    def _answer(self, sequences: list[Sequence]) -> None:
+        for seq in sequences:
+            self._on_answer(seq, self.now_ns)
 
     def _launch(self, flight: Flight) -> Seq[int]:
         """When it ends; or, where the next plans would be the same, when each of them ends."""

@@ -153,17 +153,25 @@ def _resolve(combination: Combination, default_name: str) -> RunConfig:
     settings = faults.validate(default_name)
     pieces = check_pieces(draft, settings, faults)
     faults.throw()
-    assert settings is not None and pieces is not None, "a failed check without a fault"
+    assert settings is not None, "a failed check without a fault"
+    assert pieces is not None, "a failed look-up without a fault"
     unused = unused_keys(settings, pieces)
     settings = without_unused(settings.model_copy(update=pieces.replaced), unused)
     memory, notices = check_rules(settings, pieces, faults)
     faults.throw()
     assert memory is not None, "a failed plan without a fault"
-    in_vain = {key: _vain(draft, faults, key, why) for key, why in unused.items() if draft.given(key)}
+    in_vain = {key: _vain(draft, faults, key, why) for key, why in unused.items() if _matters(draft, key)}
     settings = pinned(settings, pieces, faults)
     faults.throw()
     effective, sources = _effective(draft, settings, pieces, set(unused))
     return RunConfig(combination.label, settings, pieces, memory, effective, sources, notices, in_vain)
+
+
+def _matters(draft: Draft, key: str) -> bool:
+    """Whether somebody gave `key` a value other than one that says nothing: null, 0, or a factor of one."""
+    section, name = key.split(".")
+    neutral = (None, 0) if section == "engine" else (None, 0, 1)
+    return draft.given(key) and draft.tree[section][name] not in neutral
 
 
 def _vain(draft: Draft, faults: Faults, key: str, why: Unused) -> Vain:
@@ -204,5 +212,3 @@ def _source(draft: Draft, path: tuple[str, ...], pieces: Pieces) -> str:
         return "derived: the file's name"
     origin = draft.origin(path)
     return "default" if origin is None else origin.kind
-
-

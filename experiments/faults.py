@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from experiments.overrides import SHORTHAND, Draft
-from experiments.schema import Settings
+from experiments.overrides import Draft
+from experiments.schema import SHORTHAND, Settings
 from experiments.yamltext import KeyPath, dotted
 from simulator.errors import ConfigError, UserError
 from simulator.suggest import did_you_mean
@@ -71,8 +71,9 @@ class Faults:
     def _value(self, path: KeyPath) -> Any:
         value: Any = self.draft.tree
         for part in path:
-            if isinstance(value, dict | list):
-                value = value[part]  # type: ignore[call-overload]
+            if isinstance(value, str):  # a shorthand word stands for its one key
+                break
+            value = value[part]
         return value
 
     def attempt(self, path: KeyPath, action: Callable[[], T]) -> T | None:
@@ -127,13 +128,13 @@ def _rule(detail: ErrorDetails) -> str:
         case "extra_forbidden":
             return f"unknown key{_nearest_key(path)}"
         case "greater_than_equal":
-            return f"must be at least {ctx['ge']:g}"
+            return f"must be at least {ctx['ge']:.12g}"
         case "greater_than":
-            return f"must be above {ctx['gt']:g}"
+            return f"must be above {ctx['gt']:.12g}"
         case "less_than_equal":
-            return f"must be at most {ctx['le']:g}"
+            return f"must be at most {ctx['le']:.12g}"
         case "less_than":
-            return f"must be below {ctx['lt']:g}"
+            return f"must be below {ctx['lt']:.12g}"
         case "literal_error":
             choices = re.findall(r"'([^']*)'", str(ctx["expected"]))
             return f"must be one of {', '.join(choices)}{did_you_mean(detail['input'], choices)}"

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from experiments.schema import DEFAULT_NAMES, SHORTHAND
 from experiments.yamltext import Document, KeyPath, dotted, parse
 from simulator.errors import ConfigError
-
-# A bare word stands for a mapping with one key: `scheduler: chunked` is `scheduler: {name: chunked}`.
-SHORTHAND = {"trace": "path", "scheduler": "name", "kv": "name", "cost_model": "name"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class Draft:
             if isinstance(at, dict) and isinstance(at.get(part), str) and part in SHORTHAND:
                 at[part] = {SHORTHAND[part]: at[part]}
             if isinstance(at, dict) and at.get(part) is None:
-                at[part] = {}
+                at[part] = {"name": DEFAULT_NAMES[part]} if part in DEFAULT_NAMES else {}
                 if () in origins:
                     self.origins[path[: depth + 1]] = origins[()]
             at = at[part]
@@ -81,9 +79,9 @@ class Draft:
         """Who gave the value at `path`; None where nobody did. A shorthand word is the origin of its one key."""
         if path in self.origins:
             return self.origins[path]
-        parent = path[:-1]
-        if len(path) == 2 and SHORTHAND.get(str(path[0])) == path[1] and parent in self.origins:
-            return self.origins[parent]
+        key = str(path[0])
+        if len(path) == 2 and SHORTHAND.get(key) == path[1] and isinstance(self.tree.get(key), str):
+            return self.origins.get(path[:-1])
         return None
 
     def given(self, key: str) -> bool:
@@ -159,7 +157,7 @@ def apply(draft: Draft, override: Override) -> None:
 
 
 def _sweep_path(draft: Draft, keys: tuple[str, ...]) -> KeyPath:
-    """Axes have dots in their names: `sweep.load.request_rate=[1]` sets an axis, `sweep.scheduler.0.name=x` a value in it."""
+    """Axes have dots in their names: `sweep.load.request_rate=[1]` sets one, `sweep.scheduler.0.name=x` changes one."""
     axes = draft.tree.get("sweep")
     for end in range(len(keys), 1, -1):
         axis = ".".join(keys[1:end])

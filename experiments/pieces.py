@@ -12,7 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from experiments.faults import Faults
 from experiments.overrides import Draft
-from experiments.schema import Named, Settings, Trace
+from experiments.schema import DEFAULT_NAMES, Named, Settings, Trace
 from experiments.yamltext import KeyPath
 from simulator import costs, plugins, schedulers
 from simulator.kv import BlockPool, Reservation
@@ -61,8 +61,8 @@ def check_pieces(draft: Draft, settings: Settings | None, faults: Faults) -> Pie
     gpu = finder.spec("gpu", GPUS, _gpu_getter(finder))
     finder.trace(settings)
     found = {
-        "scheduler": finder.named("scheduler", schedulers.BUILTIN, "chunked", set()),
-        "cost_model": finder.named("cost_model", costs.BUILTIN, "roofline", {"platform"}),
+        "scheduler": finder.named("scheduler", schedulers.BUILTIN, set()),
+        "cost_model": finder.named("cost_model", costs.BUILTIN, {"platform"}),
         "kv": finder.kv(),
     }
     if settings is None or faults or model is None or gpu is None or any(f is None for f in found.values()):
@@ -156,11 +156,9 @@ class _Finder:
         if isinstance(name, str):
             self.faults.attempt(("trace", "format"), lambda: readers.reader_class(name))
 
-    def named(
-        self, key: str, builtin: dict[str, str], default: str, skip: set[str]
-    ) -> tuple[type, dict[str, Any]] | None:
+    def named(self, key: str, builtin: dict[str, str], skip: set[str]) -> tuple[type, dict[str, Any]] | None:
         """(class, all its options) of `{name: ..., option: ...}`; None where that can't be had."""
-        given = self._named(key, default)
+        given = self._named(key)
         if given is None:
             return None
         found = self.faults.attempt((key, "name"), lambda: plugins.resolve(f"{key}s", given.name, builtin))
@@ -173,7 +171,7 @@ class _Finder:
 
     def kv(self) -> tuple[type, dict[str, Any]] | None:
         """The same for the KV memory, of which there are two."""
-        given = self._named("kv", "paged")
+        given = self._named("kv")
         if given is None:
             return None
         if given.name not in KV_MEMORIES:
@@ -182,8 +180,8 @@ class _Finder:
             return None
         return self._bound("kv", KV_MEMORIES[given.name], given, _KV_GIVEN)
 
-    def _named(self, key: str, default: str) -> Named | None:
-        value = self.draft.tree.get(key, default)
+    def _named(self, key: str) -> Named | None:
+        value = self.draft.tree.get(key, DEFAULT_NAMES[key])
         try:
             return Named.model_validate({"name": value} if isinstance(value, str) else value)
         except ValidationError:
@@ -220,4 +218,3 @@ def _type_rule(hint: Any, error: ValidationError) -> str:
         words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
         return f"must be {words.get(hint.__name__, hint.__name__)}"
     return "; ".join(dict.fromkeys(d["msg"] for d in error.errors(include_url=False)))
-

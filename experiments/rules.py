@@ -108,9 +108,7 @@ def _check_limits(settings: Settings, pieces: Pieces, faults: Faults) -> None:
         )
     longest = engine.max_model_len or model.max_model_len
     if engine.long_prefill_token_threshold > longest:
-        faults.add(
-            ("engine", "long_prefill_token_threshold"), f"must be at most max_model_len ({longest}), as in vLLM"
-        )
+        faults.add(("engine", "long_prefill_token_threshold"), f"must be at most max_model_len ({longest}), as in vLLM")
     batch_size = pieces.options["scheduler"].get("batch_size")
     if "max_num_seqs" in obeyed and isinstance(batch_size, int) and batch_size > engine.max_num_seqs:
         faults.add(

@@ -21,8 +21,8 @@ from tqdm import tqdm
 
 from experiments.config import Plan, RunConfig
 from experiments.pieces import Pieces
-from experiments.resolved import resolved_text
 from experiments.records import RunContext
+from experiments.resolved import resolved_text
 from experiments.results import is_complete, load_result, write_result
 from experiments.schema import Load, Settings, Trace
 from simulator.clock import NS_PER_S, ns_from_us
@@ -95,7 +95,12 @@ def execute(run: RunConfig, out_dir: Path, progress: Progress | None = None) -> 
     log = simulate_run(run, load.requests, progress)
     wall_s = time.perf_counter() - started
     _check_completed(run, log)
-    return write_result(out_dir, log, _context(run, load, wall_s))
+    result = write_result(out_dir, log, _context(run, load, wall_s))
+    if run.settings.figures:
+        from experiments.plots import plot_run
+
+        plot_run(log, result, out_dir)
+    return result
 
 
 def simulate_run(run: RunConfig, requests: list[Request], progress: Progress | None = None) -> RunLog:
@@ -206,7 +211,7 @@ def _with_max_tokens(requests: list[Request], rule: int | str) -> list[Request]:
 
 
 def write_sweep(plan: Plan, results_dir: Path, results: list[dict[str, Any]]) -> Path:
-    """Write `summary.csv`, one line per run, into the folder of the sweep, and return that folder."""
+    """Write `summary.csv`, one line per run, and the figures of the sweep into its folder, and return that."""
     folder = results_dir / plan.name
     rows = [_summary_row(result) for result in results]
     columns = list(dict.fromkeys(key for row in rows for key in row))
@@ -214,6 +219,10 @@ def write_sweep(plan: Plan, results_dir: Path, results: list[dict[str, Any]]) ->
         writer = csv.DictWriter(file, columns, restval="")
         writer.writeheader()
         writer.writerows(rows)
+    if plan.runs[0].settings.figures:
+        from experiments.plots import plot_sweep
+
+        plot_sweep(results, folder)
     return folder
 
 

@@ -20,6 +20,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 MAX_COUNT = 10**9
+# A bare word stands for a mapping with one key: `scheduler: chunked` is `scheduler: {name: chunked}`.
+SHORTHAND = {"trace": "path", "scheduler": "name", "kv": "name", "cost_model": "name"}
+DEFAULT_NAMES = {"scheduler": "chunked", "kv": "paged", "cost_model": "roofline"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
@@ -114,9 +117,7 @@ MaxTokens = Annotated[
     PlainValidator(_max_tokens),
     WithJsonSchema({"anyOf": [{"enum": ["column", "oracle"]}, {"type": "integer", "minimum": 1}]}),
 ]
-RunName = Annotated[
-    str, PlainValidator(_run_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME.pattern}$"})
-]
+RunName = Annotated[str, PlainValidator(_run_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME.pattern}$"})]
 
 
 class _Keys(BaseModel):
@@ -145,7 +146,8 @@ class Load(_Keys):
     num_prompts: Count = Field(default=1000, description="requests")
     request_rate: Rate = Field(default=math.inf, description="requests per second; inf: all at once")
     burstiness: Burstiness = Field(default=1.0, description="shape of the gamma gaps: 1 is Poisson, inf equal gaps")
-    rescale: Bool = Field(default=True, description="stretch arrivals to end at num_prompts / request_rate, as vLLM does"
+    rescale: Bool = Field(
+        default=True, description="stretch arrivals to end at num_prompts / request_rate, as vLLM does"
     )
     input_len: Any = Field(default=1024, description="prompt tokens: a number, or {kind: parameters}")
     output_len: Any = Field(default=128, description="output tokens, likewise")
@@ -159,12 +161,14 @@ class Trace(_Keys):
 
     path: str = Field(description="a shipped name (`servesim list traces`) or a file")
     format: str | None = Field(default=None, description="the reader; default: detected")
-    unit: Literal["s", "ms", "us", "ns"] | None = Field(default=None, description="of the arrival column; default: the format's"
+    unit: Literal["s", "ms", "us", "ns"] | None = Field(
+        default=None, description="of the arrival column; default: the format's"
     )
     zero_output: Literal["drop", "keep", "error"] = Field(default="drop", description="requests without output")
     strict: Bool = Field(default=False, description="a faulty row is an error instead of dropped and counted")
     limit: Count | None = Field(default=None, description="the first requests only")
-    window_s: Annotated[tuple[NotNegative, NotNegative], Field(strict=False)] | None = Field(default=None, description="[from, to) in seconds after the first arrival"
+    window_s: Annotated[tuple[NotNegative, NotNegative], Field(strict=False)] | None = Field(
+        default=None, description="[from, to) in seconds after the first arrival"
     )
     time_scale: Positive = Field(default=1.0, description="factor on every gap; below 1 is a heavier load")
     request_rate: Positive | None = Field(default=None, description="scale the gaps to this mean rate per second")
@@ -176,17 +180,21 @@ class Engine(_Keys):
     max_num_seqs: Count = Field(default=256, description="sequences that run at once")
     max_num_batched_tokens: Count = Field(default=2048, description="tokens of one iteration")
     max_num_prefill_tokens: Count | None = Field(default=None, description="prefill tokens of one iteration")
-    long_prefill_token_threshold: CountOrZero = Field(default=0, description="longest chunk of one prompt per iteration; 0: no cap"
+    long_prefill_token_threshold: CountOrZero = Field(
+        default=0, description="longest chunk of one prompt per iteration; 0: no cap"
     )
-    max_model_len: Count | None = Field(default=None, description="longest prompt + output; default: the model's, or what the KV memory holds"
+    max_model_len: Count | None = Field(
+        default=None, description="longest prompt + output; default: the model's, or what the KV memory holds"
     )
     block_size: Count = Field(default=16, description="tokens per KV block")
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1), _NUMBER] = Field(default=0.9, description="share of GPU memory to use"
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1), _NUMBER] = Field(
+        default=0.9, description="share of GPU memory to use"
     )
     num_gpu_blocks_override: Count | None = Field(default=None, description="KV blocks, instead of planning")
     tensor_parallel_size: Count = Field(default=1, description="GPUs that share every layer")
     enable_prefix_caching: Bool = Field(default=False, description="not modelled yet: only false is accepted")
-    max_tokens: MaxTokens = Field(default="column",
+    max_tokens: MaxTokens = Field(
+        default="column",
         description="what clients ask for: the trace's column, a number, or oracle (the true length, flagged)",
     )
     async_scheduling: Bool = Field(default=False, description="plan an iteration while the one before it runs")
@@ -210,20 +218,27 @@ class Settings(_Keys):
     trace: Annotated[Trace, BeforeValidator(lambda v: {"path": v} if isinstance(v, str) else v)] | None = None
     load: Load | None = None
     engine: Engine = Engine()
-    kv: NamedOption = Field(default=Named(name="paged"), description="paged, or {name: reserve, rule: max | pow2 | exact}"
+    kv: NamedOption = Field(
+        default=Named(name=DEFAULT_NAMES["kv"]), description="paged, or {name: reserve, rule: max | pow2 | exact}"
     )
-    scheduler: NamedOption = Field(default=Named(name="chunked"), description="`servesim list schedulers`")
-    cost_model: NamedOption = Field(default=Named(name="roofline"), description="`servesim list cost-models`")
-    host_overhead_us: Annotated[float, Field(ge=0, le=1e9), _NUMBER] = Field(default=0.0, description="CPU time per iteration, microseconds"
+    scheduler: NamedOption = Field(
+        default=Named(name=DEFAULT_NAMES["scheduler"]), description="`servesim list schedulers`"
+    )
+    cost_model: NamedOption = Field(
+        default=Named(name=DEFAULT_NAMES["cost_model"]), description="`servesim list cost-models`"
+    )
+    host_overhead_us: Annotated[float, Field(ge=0, le=1e9), _NUMBER] = Field(
+        default=0.0, description="CPU time per iteration, microseconds"
     )
     slo: Slo = Slo()
-    percentiles: Annotated[
-        list[Annotated[float, Field(gt=0, lt=100), _NUMBER]], Field(min_length=1, max_length=20)
-    ] = Field(default=[50.0, 90.0, 95.0, 99.0], description="of every latency metric")
+    percentiles: Annotated[list[Annotated[float, Field(gt=0, lt=100), _NUMBER]], Field(min_length=1, max_length=20)] = (
+        Field(default=[50.0, 90.0, 95.0, 99.0], description="of every latency metric")
+    )
     fast_forward: Bool = Field(default=True, description="false: step every iteration; same numbers, slower")
     save_detailed: Bool = Field(default=False, description="write the time of every token")
     figures: Bool = Field(default=True, description="draw figures beside the results")
-    pins: dict[str, str] = Field(default={}, description="SHA-256 of the files that the run depends on; a changed file is refused"
+    pins: dict[str, str] = Field(
+        default={}, description="SHA-256 of the files that the run depends on; a changed file is refused"
     )
 
 
@@ -241,15 +256,9 @@ def config_schema() -> dict[str, Any]:
         "description": "key.path: [values]; the product of all lists is run",
         "additionalProperties": {"type": "array", "minItems": 1},
     }
-    for key, shorthand in (
-        ("trace", "Trace"),
-        ("scheduler", "Named"),
-        ("kv", "Named"),
-        ("cost_model", "Named"),
-    ):
-        described = schema["properties"][key]
+    for key in SHORTHAND:
         schema["properties"][key] = {
-            "description": described.get("description", ""),
-            "anyOf": [{"type": "string"}, {"$ref": f"#/$defs/{shorthand}"}],
+            "description": schema["properties"][key].get("description", "a name alone, or with options"),
+            "anyOf": [{"type": "string"}, {"$ref": f"#/$defs/{'Named' if key in DEFAULT_NAMES else 'Trace'}"}],
         }
     return schema

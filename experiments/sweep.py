@@ -104,15 +104,14 @@ def _axes(draft: Draft, faults: list[str]) -> list[Axis]:
             axes.append(Axis(key, values, origins))
     for inner, outer in itertools.permutations(axes, 2):
         if inner.path[: len(outer.path)] == outer.path:
-            faults.append(f"{_where(draft.nearest(('sweep', inner.key)))}: sweep.{inner.key}: lies in sweep.{outer.key}")
+            faults.append(
+                f"{_where(draft.nearest(('sweep', inner.key)))}: sweep.{inner.key}: lies in sweep.{outer.key}"
+            )
     return axes
 
 
 def _swept(origins: dict[KeyPath, Origin]) -> dict[KeyPath, Origin]:
-    return {
-        path: o if o.is_override else Origin("sweep", o.where, o.line, o.folder)
-        for path, o in origins.items()
-    }
+    return {path: o if o.is_override else Origin("sweep", o.where, o.line, o.folder) for path, o in origins.items()}
 
 
 def _where(origin: Origin | None) -> str:

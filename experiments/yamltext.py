@@ -1,7 +1,8 @@
 """YAML text to plain values that remember their lines.
 
-Scalars follow YAML 1.2's core schema, not PyYAML's 1.1: `1e3` is a number, `on`, `off`, `yes` and `no` are words, `1:30`
-and dates are text. A repeated key, which PyYAML silently lets win, is a fault, and so are aliases that unfold without end.
+Scalars follow YAML 1.2's core schema, not PyYAML's 1.1: `1e3` is a number, `on`, `off`, `yes` and `no` are words,
+`1:30` and dates are text. A repeated key, which PyYAML silently lets win, is a fault, and so are aliases that unfold
+without end.
 Source of the scalar rules: YAML 1.2.2, section 10.3.2.
 """
 
@@ -36,9 +37,10 @@ _PREFIX = "tag:yaml.org,2002:"
 
 
 class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    pass
 
 
+_Loader.yaml_implicit_resolvers = {}
 for _name, (_pattern, _first) in _SCALARS.items():
     _Loader.add_implicit_resolver(_PREFIX + _name, re.compile(rf"^(?:{_pattern})$"), [*_first, ""])
 
@@ -75,7 +77,7 @@ def read(path: Path) -> Document:
 
 
 def parse(text: str, source: str) -> Document:
-    """Parse YAML `text`; `source` names it in messages. Raises ConfigError with every duplicate key, or the syntax error."""
+    """Parse YAML `text`; `source` names it in messages. Raises ConfigError: every repeated key, or the syntax error."""
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -83,9 +85,7 @@ def parse(text: str, source: str) -> Document:
         value = None if node is None else builder.value(node, ())
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise ConfigError(
-            f"{source}:{line}: not text: character {error.character:#04x} isn't allowed"
-        ) from None
+        raise ConfigError(f"{source}:{line}: not text: character {error.character:#04x} isn't allowed") from None
     except yaml.MarkedYAMLError as error:
         raise ConfigError(f"{source}:{_syntax_error(error)}") from None
     except RecursionError:
@@ -120,9 +120,7 @@ class _Builder:
         """The plain value of `node`, which lies at `path`."""
         self._nodes += 1
         if self._nodes > _MAX_NODES:
-            raise ConfigError(
-                f"{self.source}: unfolds to more than {_MAX_NODES} values (aliases of aliases?)"
-            )
+            raise ConfigError(f"{self.source}: unfolds to more than {_MAX_NODES} values (aliases of aliases?)")
         if id(node) in self._open:
             raise ConfigError(f"{self.source}:{_line(node)}: an alias that contains itself")
         if isinstance(node, yaml.ScalarNode):
@@ -152,9 +150,7 @@ class _Builder:
                     merged = {**self._merge(mapping, path), **merged}
                 continue
             if not isinstance(key_node, yaml.ScalarNode):
-                self.faults.append(
-                    f"{self.source}:{_line(key_node)}: a key must be a word, not a list or mapping"
-                )
+                self.faults.append(f"{self.source}:{_line(key_node)}: a key must be a word, not a list or mapping")
                 continue
             key = str(key_node.value)
             if key in own:

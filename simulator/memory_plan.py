@@ -102,9 +102,7 @@ class MemoryPlan:
             "kv_budget_gib", "kv_bytes_per_token", "block_bytes", "num_gpu_blocks", "usable_blocks",
             "kv_tokens", "kv_gib", "min_concurrency",
         )  # fmt: skip
-        return (
-            asdict(self) | {"estimated": list(self.estimated)} | {name: getattr(self, name) for name in names}
-        )
+        return asdict(self) | {"estimated": list(self.estimated)} | {name: getattr(self, name) for name in names}
 
     def terms(self) -> list[str]:
         """The budget as lines of text, one per term."""
@@ -139,9 +137,7 @@ class MemoryPlan:
                 f"tokens / max_model_len {self.max_model_len:,}",
             ),
         ]
-        return "\n".join(
-            [head, *self.terms(), *(f"{name:<22}{value:>14}   {how}" for name, value, how in rows)]
-        )
+        return "\n".join([head, *self.terms(), *(f"{name:<22}{value:>14}   {how}" for name, value, how in rows)])
 
 
 def plan_memory(
@@ -182,8 +178,7 @@ def plan_memory(
     check_tensor_parallel(model, tensor_parallel_size)
     estimates = {
         "weights_gib": model.weight_bytes(tensor_parallel_size) / GIB,
-        "activation_gib": activation_bytes(model, tensor_parallel_size, max_num_batched_tokens, max_num_seqs)
-        / GIB,
+        "activation_gib": activation_bytes(model, tensor_parallel_size, max_num_batched_tokens, max_num_seqs) / GIB,
         "non_torch_gib": NON_TORCH_GIB + (COMMUNICATION_GIB if tensor_parallel_size > 1 else 0.0),
         "cuda_graph_gib": 0.0,
     }

@@ -1,7 +1,8 @@
 """From a name in a config to a class: built in, installed by another package, or in the user's own file.
 
-A name is looked up in the folder's literal table, then among the entry points of the group `servesim.<kind>`; a name
-with a colon, "pkg.module:Attribute", is imported, also from the working directory.
+A name is looked up in the folder's literal table, then among the entry points of the group `servesim.<kind>s`
+(`servesim.schedulers`, `servesim.cost_models`, `servesim.readers`); a name with a colon, "pkg.module:Class", is
+imported, also from the working directory.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
 def resolve(kind: str, name: str, builtin: Mapping[str, str]) -> type[Any]:
-    """The class that `name` stands for. `kind` is "schedulers", "cost_models" or "readers"; `builtin` its table.
+    """The class that `name` stands for. `kind` is "scheduler", "cost_model" or "reader"; `builtin` its table.
 
     Raises ConfigError where nothing has that name, or what has it can't be imported or is no class.
     """
-    label = kind.replace("_", " ").removesuffix("s")
+    label = kind.removesuffix("s")
     if not isinstance(name, str) or not name:
         raise ConfigError(f"{label}: {name!r} must be a name or 'pkg.module:Class'")
     if name in builtin:
@@ -35,7 +36,7 @@ def resolve(kind: str, name: str, builtin: Mapping[str, str]) -> type[Any]:
     if ":" in name:
         with _working_directory_importable():
             return _load(label, name)
-    installed = {entry.name: entry.value for entry in entry_points(group=f"servesim.{kind}")}
+    installed = {entry.name: entry.value for entry in entry_points(group=f"servesim.{label}s")}
     if name in installed:
         return _load(label, installed[name])
     known = [*builtin, *sorted(installed)]

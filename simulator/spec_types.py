@@ -196,14 +196,8 @@ def check_tensor_parallel(model: ModelSpec, tp: int) -> None:
     if not isinstance(tp, int) or isinstance(tp, bool) or tp < 1:
         raise ConfigError(f"{where} must be a whole number of at least 1")
     sizes = {"heads": model.heads, "intermediate": model.intermediate}
-    faults = [
-        f"{where} doesn't divide the {size} {name} of {model.name}"
-        for name, size in sizes.items()
-        if size % tp
-    ]
+    faults = [f"{where} doesn't divide the {size} {name} of {model.name}" for name, size in sizes.items() if size % tp]
     if model.kv_heads % tp and tp % model.kv_heads:
-        faults.append(
-            f"{where} neither divides nor is a multiple of the {model.kv_heads} kv_heads of {model.name}"
-        )
+        faults.append(f"{where} neither divides nor is a multiple of the {model.kv_heads} kv_heads of {model.name}")
     if faults:
         raise ConfigError(faults)

@@ -45,8 +45,6 @@ def _existing(key: str, given: str, known: Mapping[str, object]) -> Path:
     path = Path(given)
     if given and path.exists() and (os.sep in given or path.is_file()):
         return path
-    last = (
-        given.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
-    )  # of "meta-llama/Llama-3.1-8B", the model's part
+    last = given.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]  # of "meta-llama/Llama-3.1-8B", the model's part
     nearest = did_you_mean(last, known)
     raise ConfigError(f"{key}: {given!r} is neither a file nor one of {', '.join(known)}{nearest}")

@@ -71,13 +71,7 @@ class Table(CostModel):
             if self._skew_decode:
                 attention = attention + self._skew_decode * (curve.at(longest) - attention)
             return iteration_ns(base + attention)
-        tokens = weighted = 0
-        for new, before in prefill:
-            tokens += new
-            weighted += new * before
-        attention = self._prefill.row(tokens).at(weighted / tokens)
-        if seqs:
-            attention = self._joined(attention, seqs, context, longest)
+        tokens, attention = self._with_prefill(shape)
         return iteration_ns(self._base(tokens + seqs, len(prefill) + seqs) + attention)
 
     def decode_run_ns(self, shape: BatchShape, k: int) -> NDArray[np.int64]:
@@ -113,6 +107,16 @@ class Table(CostModel):
         if found is None:
             found = self._decode_rows[seqs] = self._base(seqs, seqs), self._decode.row(seqs)
         return found
+
+    def _with_prefill(self, shape: BatchShape) -> tuple[int, float]:
+        """(prefill tokens, nanoseconds of attention) of an iteration with prefill in it."""
+        prefill, seqs, context, longest = shape
+        tokens = weighted = 0
+        for new, before in prefill:
+            tokens += new
+            weighted += new * before
+        ns = self._prefill.row(tokens).at(weighted / tokens)
+        return tokens, self._joined(ns, seqs, context, longest) if seqs else ns
 
     def _joined(self, prefill_ns: float, seqs: int, context: int, longest: int) -> float:
         curve = self._mixed.row(seqs)

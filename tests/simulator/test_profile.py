@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from costs_samples import profile_document
+
+from simulator.curves import Curve, Grid
+from simulator.errors import ConfigError
+from simulator.profile import Profile, load_profile, shipped_profiles
+from simulator.specs import get_gpu, get_model
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    document = profile_document()
+    profile = Profile.from_json(document, "x.json")
+    assert profile.to_json() == document
+    profile.save(tmp_path / "p.json")
+    assert load_profile(tmp_path / "p.json") == profile
+    assert json.loads((tmp_path / "p.json").read_text()) == document
+
+
+def test_sum_rule_needs_no_mixed_table() -> None:
+    profile = Profile.from_json(profile_document(decode_in_mixed=None, join={"rule": "sum"}), "x.json")
+    assert profile.attention.p is None
+    assert profile.attention.decode_in_mixed is None
+    assert Profile.from_json(profile.to_json(), "x.json") == profile
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """The small profile with one value replaced, or removed where `value` is ...; path parts joined by dots."""
+    document = profile_document()
+    *parents, last = path.split(".")
+    at: Any = document
+    for part in parents:
+        at = at[int(part) if part.isdigit() else part]
+    key = int(last) if last.isdigit() else last
+    if value is ...:
+        del at[key]
+    else:
+        at[key] = value
+    return document
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "fault"),
+    [
+        ("schema_version", 2, "schema_version: 2 must be 1"),
+        ("schema_version", ..., "schema_version: None must be 1"),
+        ("name", 5, "name: 5 must be a string"),
+        ("shape.hidden", ..., "shape.hidden: missing"),
+        ("shape.hidden", 0, "shape.hidden: 0 must be a whole number"),
+        ("metadata.source", "", "metadata.source: '' must be a string"),
+        ("metadata.licence", ..., "metadata.licence: missing"),
+        ("metadata.all_reduce", "yes", "metadata.all_reduce: 'yes' must be one of included, absent"),
+        ("metadata.tensor_parallel_size", True, "metadata.tensor_parallel_size: True must be a whole number"),
+        ("token_ops", [], "token_ops: must be a list"),
+        ("token_ops", {}, "token_ops: must be a list"),
+        ("token_ops.0", 7, "token_ops[0]: must be an object"),
+        ("token_ops.1.us.1", float("nan"), "token_ops[1].us: nan is not a finite number"),
+        ("token_ops.1.us.1", 0, "token_ops[1].us: 0 must be above 0"),
+        ("token_ops.1.us", [1.0], "token_ops[1].us: has 1 times for 3 points"),
+        ("token_ops.1.tokens", [1, 1, 2], "token_ops[1].tokens: must rise from point to point: 1 follows 1"),
+        ("token_ops.1.tokens.0", -1, "token_ops[1].tokens: -1 must be at least 0"),
+        ("token_ops.1.token", [1], "token_ops[1].token: unknown key; did you mean 'tokens'?"),
+        ("attention.decode.us", [[1, 1, 1]], "attention.decode.us: has 1 rows for 4 sequences"),
+        ("attention.decode.us.2", [1, 1], "attention.decode.us[2]: has 2 times for 3 points"),
+        ("attention.join.rule", "max", "attention.join.rule: 'max' must be one of sum, p_norm"),
+        ("attention.join.p", 0.5, "attention.join.p: 0.5 must be a number from 1 to 100"),
+        ("attention.join.p", ..., "attention.join.p: missing"),
+        ("attention.skew.mixed", 1.5, "attention.skew.mixed: 1.5 must be a number from 0 to 1"),
+        ("attention.count", 1.5, "attention.count: 1.5 must be a whole number"),
+        ("host.base_us", -1, "host.base_us: -1 must be a number"),
+        ("attention", ..., "attention: missing"),
+        ("extra", 1, "extra: unknown key"),
+    ],
+)
+def test_refuses_with_file_and_key(path: str, value: Any, fault: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Profile.from_json(changed(path, value), "mine.json")
+    assert any(line.startswith(f"mine.json: {fault}") for line in caught.value.faults), caught.value.faults
+
+
+def test_all_faults_at_once() -> None:
+    document = changed("attention.decode.us.0.0", float("inf")) | {"shape": {}, "host": 3}
+    with pytest.raises(ConfigError) as caught:
+        Profile.from_json(document, "mine.json")
+    assert len(caught.value.faults) == 7 + 1 + 1
+    with pytest.raises(ConfigError, match="schema_version"):
+        Profile.from_json([], "mine.json")
+
+
+def test_unknown_name_lists_what_is_shipped() -> None:
+    with pytest.raises(ConfigError, match=r"cost_model\.profile: .*did you mean 'rtx4090_llama-3\.1-8b'"):
+        load_profile("rtx4090-llama-3.1-8b")
+
+
+@pytest.mark.parametrize("name", shipped_profiles())
+def test_shipped_profiles_say_what_they_are(name: str) -> None:
+    profile = load_profile(name)
+    model, gpu = get_model(profile.metadata["model"]), get_gpu(profile.metadata["gpu"])
+    assert profile.name == name
+    assert profile.shape == {key: getattr(model, key) for key in profile.shape}
+    assert profile.attention.count == model.layers
+    assert gpu.name.split("-")[-1] in profile.metadata["device"].lower()
+    assert "LLMServingSim" in profile.metadata["source"]
+
+
+def test_what_is_shipped() -> None:
+    wanted = {"rtx4090_llama-3.1-8b", "rtxpro6000_llama-3.1-8b_tp1", "rtxpro6000_llama-3.1-8b_tp2"}
+    assert wanted <= set(shipped_profiles())
+
+
+@pytest.mark.parametrize("name", shipped_profiles())
+def test_leave_one_out_error_of_token_operations(name: str) -> None:
+    """Each inner point from its two neighbours: what interpolation can't know about the kernels between them."""
+    profile = load_profile(name)
+    errors = {}
+    for op in profile.token_ops:
+        for i in range(1, len(op.axis) - 1):
+            without = Curve(op.axis[:i] + op.axis[i + 1 :], op.us[:i] + op.us[i + 1 :])
+            errors.setdefault(op.op, []).append(abs(without.at(op.axis[i]) / op.us[i] - 1))
+    for op in ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"):
+        assert np.median(errors[op]) < 0.03, op
+        assert np.percentile(errors[op], 90) < 0.12, op
+
+
+@pytest.mark.parametrize("name", shipped_profiles())
+def test_leave_one_out_error_of_decode_attention(name: str) -> None:
+    decode = load_profile(name).attention.decode
+    errors = []
+    for i in range(1, len(decode.rows) - 1):
+        without = Grid(decode.rows[:i] + decode.rows[i + 1 :], decode.columns, decode.us[:i] + decode.us[i + 1 :])
+        errors += [
+            abs(without.row(decode.rows[i]).at(kv) / us - 1)
+            for kv, us in zip(decode.columns, decode.us[i], strict=True)
+        ]
+    assert np.median(errors) < 0.08
+    assert np.percentile(errors, 90) < 0.5  # batches double from row to row: a coarse grid when one is gone

@@ -7,7 +7,8 @@ A folder holds one tensor-parallel degree, times in microseconds per call on one
     attention.csv     prefill_chunk,kv_prefill,n_decode,kv_decode,time_us      one call; 0 means absent
     skew.csv          (optional) uneven decode lengths: regime,...,t_mean_us,t_max_us,t_skew_us
 
-    python -m calibration.importers.llmservingsim FOLDER --gpu rtx-4090 --model llama-3.1-8b --tp 1 --out FILE
+    python -m calibration.importers.llmservingsim FOLDER --model llama-3.1-8b --gpu rtx-4090 --tp 1 --out NAME.json \\
+        --device "NVIDIA GeForce RTX 4090" --engine "vLLM 0.19.0, eager" --source "..." --licence "MIT, ..."
 """
 
 from __future__ import annotations

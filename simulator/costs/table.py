@@ -2,8 +2,9 @@
 
 Linear layers, norms and the like by the tokens of the iteration; LM head and sampler by the sampled rows; attention
 from (chunk, context) and (rows, mean context) tables. All prefill chunks of an iteration make one look-up: their
-tokens added up, their histories averaged by tokens (as LLMServingSim does), which overstates several short prompts
-a little. In a mixed call the decode rows cost more than alone and are joined to the prefill by the profile's rule.
+tokens added up, their histories averaged by tokens (as LLMServingSim does). That overstates the attention of several
+short prompts: an iteration of eight prompts of 256 tokens by 3-4 % on the shipped profiles. In a mixed call the decode
+rows cost more than alone and are joined to the prefill by the profile's rule.
 """
 
 from __future__ import annotations

@@ -1,0 +1,51 @@
+"""Every built-in scheduler, with several sets of options, keeps the contract."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from simulator.schedulers import BUILTIN
+from simulator.schedulers.base import Scheduler
+from simulator.testing import check_scheduler
+
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "static": [
+        {},
+        {"batch_size": 3, "batch_timeout_ms": 0.05, "respond_at": "token"},
+        {"batch_size": 2, "batch_timeout_ms": 0, "policy": "priority"},
+    ],
+    "dynamic": [
+        {},
+        {"batch_size": 3, "max_queue_delay_ms": 0.05, "policy": "sjf"},
+        {"batch_size": 5, "respond_at": "token"},
+    ],
+    "continuous": [
+        {},
+        {"policy": "priority"},
+        {"order": "orca"},
+        {"order": "orca", "policy": "sjf"},
+    ],
+    "chunked": [{}, {"policy": "priority"}, {"policy": "sjf"}],
+}
+
+
+def builtin(name: str) -> type[Scheduler]:
+    module, attribute = BUILTIN[name].split(":")
+    found: type[Scheduler] = getattr(import_module(module), attribute)
+    return found
+
+
+def test_every_built_in_scheduler_is_listed() -> None:
+    assert OPTIONS.keys() == BUILTIN.keys()
+    assert all(builtin(name).name == name for name in BUILTIN)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [pytest.param(name, options, id=f"{name}-{i}") for name in OPTIONS for i, options in enumerate(OPTIONS[name])],
+)
+def test_scheduler_contract(name: str, options: dict[str, Any]) -> None:
+    check_scheduler(lambda: builtin(name)(**options), examples=40)

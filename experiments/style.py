@@ -83,9 +83,9 @@ def log_where_wide(axes: Axes, which: str, *values: Floats) -> None:
     axis = axes.xaxis if which == "x" else axes.yaxis
     if len(positive) and positive.max() > 20 * positive.min():
         (axes.set_xscale if which == "x" else axes.set_yscale)("log", nonpositive="clip")
-        if positive.max() < 300 * positive.min():
+        if positive.max() < 100 * positive.min():
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_minor_formatter(NullFormatter())
-        axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}"))
+        axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f}" if x >= 1 else f"{x:g}"))
     elif len(positive):
         (axes.set_xlim if which == "x" else axes.set_ylim)(0)

@@ -79,9 +79,7 @@ def percentile_key(percent: float, name: str) -> str:
     return f"p{percent:g}_{name}_ms"
 
 
-def _spread(
-    name: str, mean: float, std: float, points: Floats, percentiles: Sequence[float]
-) -> dict[str, Number]:
+def _spread(name: str, mean: float, std: float, points: Floats, percentiles: Sequence[float]) -> dict[str, Number]:
     """mean, median, std and percentiles of a latency in nanoseconds as result fields in milliseconds."""
     fields = {f"mean_{name}_ms": mean, f"median_{name}_ms": points[0], f"std_{name}_ms": std}
     fields.update({percentile_key(p, name): x for p, x in zip(percentiles, points[1:], strict=True)})
@@ -95,9 +93,7 @@ def _plain_spread(name: str, values: NDArray[Any], percentiles: Sequence[float])
     return _spread(name, float(np.mean(values)), float(np.std(values)), points, percentiles)
 
 
-def _weighted_spread(
-    name: str, values: Ints, weights: Ints, percentiles: Sequence[float]
-) -> dict[str, Number]:
+def _weighted_spread(name: str, values: Ints, weights: Ints, percentiles: Sequence[float]) -> dict[str, Number]:
     points = weighted_percentile(values, weights, [50, *percentiles])
     if np.isnan(points[0]):
         return _spread(name, np.nan, np.nan, points, percentiles)

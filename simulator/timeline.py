@@ -55,15 +55,11 @@ def request_states(log: RunLog, count: int) -> Iterator[list[State]]:
             yield []
             continue
         finish_ns, released_ns = int(s["finish_ns"][row]), int(s["released_ns"][row])
-        states = _lived(
-            int(s["arrival_ns"][row]), moves[row], came_out[slice(*bounds[row : row + 2])], finish_ns
-        )
+        states = _lived(int(s["arrival_ns"][row]), moves[row], came_out[slice(*bounds[row : row + 2])], finish_ns)
         yield [state for state in (*states, (HELD, finish_ns, released_ns)) if state[2] > state[1]]
 
 
-def _lived(
-    arrival_ns: int, moves: list[tuple[int, int]], came_out: list[int], finish_ns: int
-) -> Iterator[State]:
+def _lived(arrival_ns: int, moves: list[tuple[int, int]], came_out: list[int], finish_ns: int) -> Iterator[State]:
     """States between admissions and preemptions; a prefill ends with the first token after it."""
     name, since_ns = WAITING, arrival_ns
     for (kind, at_ns), (_, until_ns) in pairwise([*moves, (PREEMPT, finish_ns)]):

@@ -206,9 +206,7 @@ def _queue_changes(log: RunLog) -> tuple[Ints, Ints]:
 
 def _kv_series(log: RunLog) -> tuple[Ints, Ints]:
     start, end, blocks = (log.iterations[name] for name in ("start_ns", "end_ns", "kv_blocks"))
-    idle = (
-        np.flatnonzero(np.append(start[1:], np.iinfo(np.int64).max) > end) if len(end) else np.empty(0, int)
-    )
+    idle = np.flatnonzero(np.append(start[1:], np.iinfo(np.int64).max) > end) if len(end) else np.empty(0, int)
     time = np.insert(start, idle + 1, end[idle])
     return time, np.insert(blocks, idle + 1, 0)
 

@@ -74,9 +74,7 @@ weighted = st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 40)), min_s
 
 @settings(max_examples=300, deadline=None)
 @given(weighted, st.lists(st.floats(0, 100), min_size=1, max_size=6))
-def test_weighted_percentile_is_numpys_on_the_repeated_list(
-    rows: list[tuple[int, int]], percents: list[float]
-) -> None:
+def test_weighted_percentile_is_numpys_on_the_repeated_list(rows: list[tuple[int, int]], percents: list[float]) -> None:
     values, weights = (np.array(column) for column in zip(*rows, strict=True))
     want = np.percentile(np.repeat(values, weights), percents)
     np.testing.assert_array_equal(metrics.weighted_percentile(values, weights, percents), want)
@@ -150,9 +148,7 @@ def test_peaks_equal_a_sweep_over_every_instant(sim: TokenSim) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(sims, st.integers(0, 500), st.integers(0, 100), st.integers(0, 2000))
-def test_goodput_counts_requests_that_meet_every_limit(
-    sim: TokenSim, ttft: int, tpot: int, e2el: int
-) -> None:
+def test_goodput_counts_requests_that_meet_every_limit(sim: TokenSim, ttft: int, tpot: int, e2el: int) -> None:
     log = sim.run()
     good = 0
     for r in sim.rows:
@@ -185,9 +181,7 @@ def one_by_one(runs: list[tuple[int, int]]) -> RunLog:
             now += step_ms * 10**6
         spans.append((i, begin, begin + 1, begin + output - 1))
         first = iterations[begin][1]
-        sequences.append(
-            (start, 1, output, output, 1, start, first, now, now, 0, 0, 0, first - start, now - first, 0)
-        )
+        sequences.append((start, 1, output, output, 1, start, first, now, now, 0, 0, 0, first - start, now - first, 0))
     log = sim.run()
     return dataclasses.replace(
         log,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokensim import TokenSim
 
-from simulator import metrics, tokens
+from simulator import metrics, tokens, usage
 from simulator.recorder import RunLog
 
 requests = st.lists(
@@ -235,3 +235,15 @@ def test_a_preemption_whose_recomputation_gives_the_last_token() -> None:
             assert tokens.token_times(log, 0).tolist() == sim.rows[0].times
             return
     raise AssertionError("no seed produced the case")
+
+
+def test_a_run_in_which_nothing_completed_has_counts_and_no_latencies() -> None:
+    log = TokenSim([(7, 1, 0), (9, 3, 0)], seed=1).run()
+    got = metrics.summary(log, slo={"ttft": 1})
+    assert (got["completed"], got["failed"], got["request_goodput"]) == (0, 2, 0)
+    assert got["max_output_tokens_per_s"] == got["max_concurrent_requests"] == got["output_throughput"] == 0
+    assert {value for key, value in got.items() if key.endswith("_ms")} == {None}
+    assert tokens.expand_itls(log)[0].tolist() == []
+    assert usage.little(log) == (0, 0)
+    assert usage.kv_usage(log)["max"] == usage.utilisation(log)["useful_slots"] == 0
+    assert usage.queue_series(log)["kv_blocks"].tolist() == []

@@ -60,6 +60,7 @@ class Batch:
         self._answers_late = scheduler.respond_at == "batch_end"
         self._admissions = 0
         self._last_decode = -1  # latest iteration with decode rows
+        self._unsettled = -2  # last iteration of what runs now, if anything does
         self._padded_len = 0  # tokens per row of a padded batch
 
     def arrive(self, seq: Sequence) -> None:
@@ -204,15 +205,16 @@ class Batch:
     def _preempt(self, seq: Sequence, now_ns: int) -> None:
         """`seq` loses slot and memory: it will have to compute its prompt and its own tokens again."""
         self.kv.give_back(seq)
-        if seq.state == PREFILLING:
+        if seq.state == PREFILLING or seq._span[0] == self._unsettled:  # its token isn't out yet
             seq.prefill_ns += now_ns - seq.since_ns
-            del self.prefilling[seq]
         else:
             seq.decode_ns += now_ns - seq.since_ns
-            if seq.state == DECODING:
-                seq.goal = seq.prompt_tokens + seq.emitted
-                self.decoding.remove(seq)
-                self._end_span(seq, self.recorder.num_iterations - 1)
+        if seq.state == PREFILLING:
+            del self.prefilling[seq]
+        elif seq.state == DECODING:
+            seq.goal = seq.prompt_tokens + seq.emitted
+            self.decoding.remove(seq)
+            self._end_span(seq, self.recorder.num_iterations - 1)
         seq.since_ns = now_ns
         seq.recomputed_tokens += seq._computed
         seq._computed = 0
@@ -232,6 +234,7 @@ class Batch:
         """`flight` takes from `start_ns` to the last of `ends_ns`, repeated once for each of them."""
         flight.ends_ns = ends_ns
         steps = len(ends_ns) - 1
+        self._unsettled = flight.iteration + steps
         if not steps:
             self.recorder.iteration(start_ns, ends_ns[0], flight.row)
             return
@@ -245,6 +248,7 @@ class Batch:
 
     def settle(self, flight: Flight, now_ns: int) -> list[Sequence]:
         """Tokens come out; finished sequences leave, or wait for their batch. Returns those that were answered."""
+        self._unsettled = -2
         for seq in flight.completes:
             if seq.first_token_ns < 0:
                 seq.first_token_ns = now_ns

@@ -34,7 +34,7 @@ _ALIASES = {
     "dataset": "trace.path",
     "goodput": "slo",
 }
-_LEADING_KEY = re.compile(r"([a-z_]+(?:\.[a-z_]+)*)(?: = |: )")
+_LEADING_KEY = re.compile(r"([a-z_]+(?:\.[a-z_]+)*)(?:\[\d+\])?(?: = |: )")
 
 
 class Faults:
@@ -85,16 +85,20 @@ class Faults:
             return action()
         except UserError as error:
             for line in error.faults:
-                match = _LEADING_KEY.match(line)
-                own = tuple(match[1].split(".")) if match else ()
-                origin = self.draft.origin(own) if own else None
-                if origin is None or match is None:
-                    self.add(path, line)
-                elif origin.is_override:
-                    self.lines.append((origin.line, f"{origin.where}: {line[match.end() :]}"))
-                else:
-                    self.lines.append((origin.line, f"{origin.where}: {line}"))
+                self.add_line(path, line)
             return None
+
+    def add_line(self, path: KeyPath, line: str) -> None:
+        """A fault as somebody else has put it: of the key that it begins with, else of `path`."""
+        match = _LEADING_KEY.match(line)
+        own = tuple(match[1].split(".")) if match else ()
+        origin = self.draft.nearest(own) if own and own[0] in self.draft.tree else None
+        if origin is None or match is None:
+            self.add(path, line)
+        elif origin.is_override and origin is self.draft.origin(own):
+            self.lines.append((origin.line, f"{origin.where}: {line[match.end() :]}"))
+        else:
+            self.lines.append((origin.line, f"{origin.where}: {line}"))
 
     def validate(self, default_name: str) -> Settings | None:
         """The draft as Settings; None where a key is unknown, missing or of the wrong kind."""

@@ -60,6 +60,7 @@ def check_pieces(draft: Draft, settings: Settings | None, faults: Faults) -> Pie
     model = finder.spec("model", MODELS, get_model)
     gpu = finder.spec("gpu", GPUS, _gpu_getter(finder))
     finder.trace(settings)
+    finder.lengths(settings)
     found = {
         "scheduler": finder.named("scheduler", schedulers.BUILTIN, set()),
         "cost_model": finder.named("cost_model", costs.BUILTIN, {"platform"}),
@@ -155,6 +156,28 @@ class _Finder:
         name = given.get("format") if isinstance(given, dict) else None
         if isinstance(name, str):
             self.faults.attempt(("trace", "format"), lambda: readers.reader_class(name))
+
+    def lengths(self, settings: Settings | None) -> None:
+        """Find the files that lengths of a synthetic load are drawn from."""
+        from workloads.shipped import SHIPPED, shipped_path
+
+        load = self.draft.tree.get("load")
+        replaced = {}
+        for key in ("input_len", "output_len"):
+            spec = load.get(key) if isinstance(load, dict) else None
+            source = spec.get("empirical") if isinstance(spec, dict) and len(spec) == 1 else None
+            if not isinstance(source, str):
+                continue
+            if (known := shipped_path(source)) is not None:
+                self.files[f"load.{key}"] = Path(known)
+            elif (file := self.file(("load", key), source)) is not None:
+                self.files[f"load.{key}"] = file
+                replaced[key] = {"empirical": str(file)}
+            else:
+                hint = did_you_mean(source, SHIPPED) or f"; shipped are {', '.join(SHIPPED)}"
+                self.faults.add(("load", key, "empirical"), f"neither a file nor a shipped trace{hint}")
+        if replaced and settings is not None and settings.load is not None:
+            self.replaced["load"] = settings.load.model_copy(update=replaced)
 
     def named(self, key: str, builtin: dict[str, str], skip: set[str]) -> tuple[type, dict[str, Any]] | None:
         """(class, all its options) of `{name: ..., option: ...}`; None where that can't be had."""

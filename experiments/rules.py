@@ -14,6 +14,9 @@ from experiments.schema import Settings
 from simulator import plugins, schedulers
 from simulator.errors import UserError
 from simulator.specs import MemoryPlan, plan_memory
+from workloads.arrivals import arrival_faults
+from workloads.lengths import length_faults
+from workloads.synthetic import synthesize
 
 LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_num_prefill_tokens", "long_prefill_token_threshold")
 
@@ -79,15 +82,15 @@ def _check_workload(settings: Settings, faults: Faults) -> None:
         faults.add(("trace", "window_s"), "must be [from, to) with from below to")
     if load is None:
         return
-    ramp = (load.ramp_up_start_rps, load.ramp_up_end_rps)
-    if load.ramp_up_strategy is None:
-        for key, value in zip(("ramp_up_start_rps", "ramp_up_end_rps"), ramp, strict=True):
-            if value is not None:
-                faults.add(("load", key), "needs ramp_up_strategy: linear or exponential")
-    elif None in ramp:
-        faults.add(("load", "ramp_up_strategy"), "needs ramp_up_start_rps and ramp_up_end_rps")
-    elif load.ramp_up_strategy == "exponential" and ramp[0] == 0:
-        faults.add(("load", "ramp_up_start_rps"), "must be above 0 where ramp_up_strategy is exponential")
+    ramp = (load.ramp_up_strategy, load.ramp_up_start_rps, load.ramp_up_end_rps)
+    lines = arrival_faults(load.num_prompts, load.request_rate, load.burstiness, ramp)
+    lines += length_faults(load.input_len, "input_len") + length_faults(load.output_len, "output_len")
+    for line in lines:
+        faults.add_line(("load",), f"load.{line}")
+    faults.attempt(
+        ("load", "priority"),
+        lambda: synthesize(num_prompts=1, request_rate=1.0, input_len=1, output_len=1, priority=load.priority),
+    )
 
 
 def _check_limits(settings: Settings, pieces: Pieces, faults: Faults) -> None:

@@ -70,7 +70,8 @@ def run_plan(plan: Plan, results_dir: Path, *, force: bool, say: Callable[[str],
         title = run.label or run.settings.name
         if not force and is_complete(out_dir):
             say(f"{title}: complete already, skipped ({out_dir}; --force runs it again)")
-            yield Outcome(run, out_dir, load_result(out_dir), skipped=True)
+            kept = {**load_result(out_dir), "name": run.settings.name, "label": run.label or None}
+            yield Outcome(run, out_dir, kept, skipped=True)
             continue
         with _progress_bar(f"{title} ({i}/{len(plan.runs)})", run) as progress:
             yield Outcome(run, out_dir, execute(run, out_dir, progress), skipped=False)
@@ -96,7 +97,7 @@ def execute(run: RunConfig, out_dir: Path, progress: Progress | None = None) -> 
     wall_s = time.perf_counter() - started
     _check_completed(run, log)
     result = write_result(out_dir, log, _context(run, load, wall_s))
-    if run.settings.figures:
+    if run.settings.figures is True:
         from experiments.plots import plot_run
 
         plot_run(log, result, out_dir)
@@ -132,10 +133,20 @@ def _outside_place(error: Exception, pieces: Pieces) -> str | None:
         module = sys.modules.get(cls.__module__)
         if cls.__module__.startswith("simulator.") or module is None:
             continue
-        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        for frame in reversed(_frames(error)):
             if frame.filename == getattr(module, "__file__", None):
                 return f"{kind} {cls.__module__}:{cls.__qualname__} ({frame.filename}:{frame.lineno})"
     return None
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The stack of `error` and of what caused it: SimPy raises a copy of what a process has raised."""
+    frames: list[traceback.FrameSummary] = []
+    cause: BaseException | None = error
+    while cause is not None:
+        frames += traceback.extract_tb(cause.__traceback__)
+        cause = cause.__cause__
+    return frames
 
 
 def max_model_len(run: RunConfig) -> int:

@@ -54,12 +54,12 @@ def _number(value: Any) -> Any:
     return number
 
 
-def _boolean(value: Any) -> Any:
+def _boolean(value: Any, rule: str = "must be true or false") -> Any:
     words = {"on": True, "yes": True, "off": False, "no": False}
     if isinstance(value, str) and value.lower() in words:
         return words[value.lower()]
     if not isinstance(value, bool):
-        raise _broken("must be true or false")
+        raise _broken(rule)
     return value
 
 
@@ -92,6 +92,14 @@ def _max_tokens(value: Any) -> int | str:
     return number
 
 
+def _lengths(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _figures(value: Any) -> bool | str:
+    return "sweep" if value == "sweep" else bool(_boolean(value, "must be true, false or sweep"))
+
+
 def _named(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
@@ -108,7 +116,8 @@ Count = Annotated[int, Field(ge=1, le=MAX_COUNT), _WHOLE]
 CountOrZero = Annotated[int, Field(ge=0, le=MAX_COUNT), _WHOLE]
 Positive = Annotated[float, Field(gt=0), _NUMBER]
 NotNegative = Annotated[float, Field(ge=0), _NUMBER]
-Bool = Annotated[bool, BeforeValidator(_boolean)]
+Bool = Annotated[bool, BeforeValidator(lambda value: _boolean(value))]
+Figures = Annotated[bool | str, PlainValidator(_figures), WithJsonSchema({"enum": [True, False, "sweep"]})]
 _RATE_SCHEMA = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "inf"}]}
 Rate = Annotated[float, PlainValidator(_rate), WithJsonSchema(_RATE_SCHEMA)]
 Burstiness = Annotated[float, PlainValidator(_burstiness), WithJsonSchema(_RATE_SCHEMA)]
@@ -116,6 +125,12 @@ MaxTokens = Annotated[
     int | str,
     PlainValidator(_max_tokens),
     WithJsonSchema({"anyOf": [{"enum": ["column", "oracle"]}, {"type": "integer", "minimum": 1}]}),
+]
+Classes = Annotated[Any, WithJsonSchema({"type": ["array", "null"], "items": {"type": "array"}})]
+Lengths = Annotated[
+    Any,
+    BeforeValidator(_lengths),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "object", "maxProperties": 1}]}),
 ]
 RunName = Annotated[str, PlainValidator(_run_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME.pattern}$"})]
 
@@ -149,11 +164,12 @@ class Load(_Keys):
     rescale: Bool = Field(
         default=True, description="stretch arrivals to end at num_prompts / request_rate, as vLLM does"
     )
-    input_len: Any = Field(default=1024, description="prompt tokens: a number, or {kind: parameters}")
-    output_len: Any = Field(default=128, description="output tokens, likewise")
+    input_len: Lengths = Field(default=1024, description="prompt tokens: a number, or {distribution: parameters}")
+    output_len: Lengths = Field(default=128, description="output tokens, likewise")
     ramp_up_strategy: Literal["linear", "exponential"] | None = Field(default=None, description="let the rate grow")
-    ramp_up_start_rps: NotNegative | None = Field(default=None, description="requests per second at the start")
+    ramp_up_start_rps: Positive | None = Field(default=None, description="requests per second at the start")
     ramp_up_end_rps: Positive | None = Field(default=None, description="and at the end")
+    priority: Classes = Field(default=None, description="[[priority, weight], ...]; smaller is served first")
 
 
 class Trace(_Keys):
@@ -236,7 +252,9 @@ class Settings(_Keys):
     )
     fast_forward: Bool = Field(default=True, description="false: step every iteration; same numbers, slower")
     save_detailed: Bool = Field(default=False, description="write the time of every token")
-    figures: Bool = Field(default=True, description="draw figures beside the results")
+    figures: Figures = Field(
+        default=True, description="draw figures: true, false, or sweep (those of the whole sweep alone)"
+    )
     pins: dict[str, str] = Field(
         default={}, description="SHA-256 of the files that the run depends on; a changed file is refused"
     )

@@ -66,8 +66,8 @@ def expand(draft: Draft, overrides: list[Override]) -> tuple[list[Combination], 
         for axis, i in zip(axes, choice, strict=True):
             one.put(axis.path, axis.values[i], axis.origins[i])
         _apply_all(one, plain, faults)
-        label = ", ".join(_labels(axis)[i] for axis, i in zip(axes, choice, strict=True))
-        combinations.append(Combination(one, label))
+        words = [_labels(axis)[i] for axis, i in zip(axes, choice, strict=True) if len(axis.values) > 1]
+        combinations.append(Combination(one, ", ".join(words)))
     if faults:
         raise ConfigError(list(dict.fromkeys(faults)))
     return combinations, notices

@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     from experiments.tables import comparison_table, console_block
 
     plan = load(given.config, given.overrides)
-    _check_folder(given.out)
+    check_folder(given.out)
     for notice in plan.notices:
         _say(f"notice: {notice}")
     outcomes = []
@@ -44,6 +44,8 @@ def main(arguments: list[str]) -> int:
         return 0
     print(comparison_table(results) if plan.is_sweep else console_block(results[0]))
     print(f"\nresults: {folder}")
+    if figures := sorted(folder.glob("*.png")):
+        print(f"figures: {', '.join(figure.name for figure in figures)} (and as SVG) in that folder")
     return 0
 
 
@@ -51,7 +53,7 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _check_folder(folder: Path) -> None:
+def check_folder(folder: Path) -> None:
     """Make the results folder, so that an hour's run doesn't end in a folder that can't be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

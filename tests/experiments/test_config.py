@@ -172,12 +172,22 @@ BAD_TEXTS = {
     ),
     "half a ramp": (
         SYNTHETIC.replace("request_rate: 4", "ramp_up_strategy: linear, ramp_up_start_rps: 1"),
-        "load.ramp_up_strategy = linear: needs ramp_up_start_rps and ramp_up_end_rps",
+        "c.yaml:3: load.ramp_up_end_rps = None: finite requests per second, above 0",
     ),
     "ramp without a strategy": (
         SYNTHETIC.replace("rate: 4", "rate: 4, ramp_up_end_rps: 1"),
-        "load.ramp_up_end_rps = 1: needs ramp_up_strategy",
+        "c.yaml:3: load.ramp_up_end_rps = 1.0: needs a ramp_up_strategy (linear, exponential)",
     ),
+    "unknown distribution": (
+        SYNTHETIC.replace("rate: 4", "rate: 4, input_len: {unifrm: [1, 2]}"),
+        "c.yaml:3: load.input_len.unifrm: no such distribution; did you mean uniform?",
+    ),
+    "length of 0": (SYNTHETIC.replace("rate: 4", "rate: 4, output_len: 0"), "c.yaml:3: load.output_len = 0: a whole number"),
+    "lengths of no file": (
+        SYNTHETIC.replace("rate: 4", "rate: 4, output_len: {empirical: azure-2023-cov}"),
+        "load.output_len.empirical = azure-2023-cov: neither a file nor a shipped trace; did you mean 'azure-2023-conv'?",
+    ),
+    "priority": (SYNTHETIC.replace("rate: 4", "rate: 4, priority: [[0, 0]]"), "c.yaml:3: load.priority = [[0, 0]]"),
     "unknown ramp": (
         SYNTHETIC.replace("request_rate: 4", "ramp_up_strategy: linar, ramp_up_start_rps: 1, ramp_up_end_rps: 2"),
         "must be one of linear, exponential; did you mean 'linear'?",

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.clock import ns_from_s
+from simulator.clock import NS_PER_S, ns_from_s
 from simulator.errors import ConfigError, TraceError
 from simulator.request import Request
 from workloads.info import TraceInfo, arrival_statistics, length_statistics
@@ -107,7 +107,7 @@ def load_trace(
         chained_turns=len(requests) - int(np.count_nonzero(timed)),
         has_prefix_hashes="prefix_hashes" in rows.extras,
         block_size=reader.block_size,
-        first_arrival_s=first_ns / 1e9,
+        first_arrival_s=first_ns / NS_PER_S,
         time_scale=factor,
         input_tokens=length_statistics(np.frombuffer(rows.prompt_tokens, np.int32)),
         output_tokens=length_statistics(np.frombuffer(rows.output_tokens, np.int32)),
@@ -156,11 +156,11 @@ def _bounds(window_s: WindowSeconds | None) -> tuple[float, float]:
     return 0.0, 1.0 if window_s is None else window_s
 
 
-def _finite(value: object) -> bool:
-    return isinstance(value, Real) and _is(value, Real) and math.isfinite(value) and abs(value) < 4e9
+def _finite(value: Any) -> bool:
+    return _is(value, Real) and math.isfinite(value) and bool(abs(value) < 4e9)
 
 
-def _is(value: object, kind: type) -> bool:
+def _is(value: Any, kind: type) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 

@@ -10,6 +10,7 @@ from simulator.errors import TraceError
 from workloads.readers import BUILTIN, reader_class
 from workloads.readers.base import HEAD_RECORDS, Reader
 from workloads.readers.source import CSV, JSON, Source
+from workloads.readers.values import printable
 
 _BENCH_KEYS = {"request_throughput", "output_throughput", "mean_ttft_ms", "ttfts", "input_lens", "total_output_tokens"}
 _TEXT_KEYS = {"prompt", "text_input", "conversations", "messages", "text"}
@@ -52,6 +53,8 @@ def nearest(names: Sequence[str], container: str) -> tuple[type[Reader], list[st
         reader = reader_class(name)
         lacking = reader.missing(names)
         share = 1 - len(lacking) / len(reader.required)
+        if reader.marks and not set(reader.marks) & set(names):
+            share -= 0.01  # a plainer format that fits as well is the better guess
         if reader.container == container and share > 0 and (best is None or share > best[0]):
             best = (share, reader, lacking)
     return best[1:] if best else None
@@ -86,11 +89,9 @@ def _unknown(source: Source, names: list[str], records: list[Any]) -> TraceError
     if source.faults:
         return source.faults.error()
     near = nearest(names, source.container)
-    found = ", ".join(names[:30]) or "none"
+    found = printable(", ".join(names[:30]))[:300] or "none"
     if near is None:
-        return TraceError(
-            f"{path}:1: columns = {found[:300]}: no known trace format has them (known: {', '.join(BUILTIN)})"
-        )
+        return TraceError(f"{path}:1: columns = {found}: no known trace format has them (known: {', '.join(BUILTIN)})")
     reader, lacking = near
     needs = ", ".join(lacking or reader.marks)
     return TraceError(
@@ -132,5 +133,6 @@ def _identify_json(names: list[str], records: list[Any], source: Source) -> str 
     if has_lengths(names):
         return f"{_LENGTHS_ONLY}; not a request trace"
     if len(records) == 1 and isinstance(records[0], dict) and nearest(names, JSON) is None:
-        return f"one JSON object (keys {', '.join(names[:6])}, ...), not a request trace of one object per line"
+        keys_found = printable(", ".join(names[:6]))[:200]
+        return f"one JSON object (keys {keys_found}, ...), not a request trace of one object per line"
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.errors import TraceError
-from workloads.readers.values import show
+from workloads.readers.values import printable, show
 
 PRINTED = 20
 
@@ -21,7 +21,7 @@ class Faults:
     def add(self, line: int | None, rule: str) -> None:
         """A fault of a whole line, or of the file where `line` is None."""
         place = self.path if line is None else f"{self.path}:{line}"
-        text = f"{place}: {rule}"
+        text = printable(f"{place}: {rule}")
         if text in self._lines:  # looking at the head of a file and reading it find the same thing
             return
         self.count += 1

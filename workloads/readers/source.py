@@ -14,6 +14,7 @@ import re
 import stat
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -160,8 +161,8 @@ class Source:
 
     def _json_array(self) -> Iterator[tuple[int, Any]]:
         text = "".join(text for _, text in self._lines())
-        at, line, counted = text.index("[") + 1, 1, 0
-        while True:
+        at, line, counted = text.find("[") + 1, 1, 0
+        while at:  # 0 where nothing could be read
             at = _skip(text, at)
             line, counted = line + text.count("\n", counted, at), at
             try:
@@ -188,13 +189,12 @@ class Source:
 
     def _undecodable_line(self) -> int:
         # Text is decoded in large pieces, so the line is looked up only once something is wrong.
-        with self._bytes() as stream:
-            for line, raw in enumerate(stream, 1):
-                try:
-                    raw.decode()
-                except UnicodeDecodeError:
-                    return line
-        return 1
+        line = 0
+        with self._bytes() as stream, suppress(UnicodeDecodeError, *_DAMAGE):
+            for raw in stream:
+                line += 1
+                raw.decode()
+        return max(line, 1)
 
 
 def _skip(text: str, at: int) -> int:

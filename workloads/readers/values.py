@@ -167,6 +167,11 @@ def text_hashes(cell: str) -> tuple[int, ...] | None:
     return tuple(map(int, parts))
 
 
+def printable(text: str) -> str:
+    """A text with everything that a terminal would act on, or not show, escaped."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def show(value: object, is_json: bool) -> str:
     """A value as the file wrote it, cut to 60 characters, safe to print on one line."""
     if isinstance(value, str):
@@ -214,6 +219,6 @@ def _nanoseconds(number: int | Decimal, unit: str) -> int:
 
 def _epoch_hint(number: int | Decimal) -> str:
     for unit, ns in UNITS.items():
-        if _EPOCH_S[0] <= number * ns // NS_PER_S <= _EPOCH_S[1]:
+        if _EPOCH_S[0] * NS_PER_S <= number * ns <= _EPOCH_S[1] * NS_PER_S:
             return f"; looks like {unit} since 1970, so state the unit: {unit}"
     return ""

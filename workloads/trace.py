@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import gc
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import partial
-from itertools import repeat
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from simulator.clock import NS_PER_S, ns_from_s
+from simulator.clock import ns_from_s
 from simulator.errors import ConfigError, TraceError
 from simulator.request import Request
-from workloads.info import TraceInfo, arrival_statistics, length_statistics
+from workloads.info import TraceInfo
+from workloads.ordered import Ordered, collector_paused
 from workloads.readers import reader_class
 from workloads.readers.base import Reader
 from workloads.readers.detect import detect, refuse_markup
-from workloads.readers.rows import DROP, EXTRAS, ZERO_OUTPUT_RULES, Rows
+from workloads.readers.rows import DROP, ZERO_OUTPUT_RULES, Rows
 from workloads.readers.source import Source
 from workloads.readers.values import UNITS
 from workloads.shipped import SHIPPED, shipped_path
-from workloads.transform import Times, Window, rate_factor, scaled
+from workloads.transform import Times, Window, rate_factor
 
 WindowSeconds = float | tuple[float, float]
 
@@ -76,45 +70,35 @@ def load_trace(
     window = _options(unit, block_size, zero_output, limit, window_s, time_scale, request_rate)
     source, reader = _open(locate(path), format, unit, block_size)
     rows = Rows(source.faults, reader.block_size, zero_output, window)
-    bound, ignored = reader.read(source, rows)
+    with collector_paused():
+        bound, ignored = reader.read(source, rows)
     rows.finish()
     if source.faults:
         raise source.faults.error()
     if not len(rows):
         raise TraceError(f"{source.path}: {_nothing(rows)}")
-    order, arrivals = _sorted(rows)
-    timed = _timed(rows, order)
-    first_ns = int(arrivals[0])
-    factor = time_scale if request_rate is None else rate_factor(arrivals[timed], request_rate)
-    times = scaled(arrivals - first_ns, factor)
-    warnings = _warnings(rows, reader, arrivals[timed])
+    ordered = Ordered(rows)
+    warnings = _warnings(rows, ordered, reader)
     if strict and warnings:
         raise TraceError([f"{source.path}: {text} (strict)" for text in warnings])
-    requests = _requests(rows, order, times, factor)
+    factor = time_scale if request_rate is None else rate_factor(ordered.arrivals, request_rate)
     info = TraceInfo(
         path=str(path),
-        format=_format_name(reader, format),
+        format=format if format is not None and ":" in format else reader.name,
         title=reader.title,
         unit=reader.unit or "datetime",
         sha256=source.sha256(),
         cumulative=reader.turns,
-        columns={field: name for field, name in bound.items() if name not in ignored},
+        columns=bound,
         ignored_columns=ignored,
         rows_read=rows.read,
-        requests=len(requests),
         dropped=dict(rows.dropped),
-        sessions=len(set(rows.extras.get("session", ())) - {None}),
-        chained_turns=len(requests) - int(np.count_nonzero(timed)),
-        has_prefix_hashes="prefix_hashes" in rows.extras,
         block_size=reader.block_size,
-        first_arrival_s=first_ns / NS_PER_S,
         time_scale=factor,
-        input_tokens=length_statistics(np.frombuffer(rows.prompt_tokens, np.int32)),
-        output_tokens=length_statistics(np.frombuffer(rows.output_tokens, np.int32)),
         warnings=warnings,
-        **arrival_statistics(times[timed]),  # type: ignore[arg-type]
+        **ordered.facts(factor),
     )
-    return Trace(requests, info)
+    return Trace(ordered.requests(factor), info)
 
 
 def _options(
@@ -204,10 +188,6 @@ def _open(path: str, format: str | None, unit: str | None, block_size: int | Non
     return source, chosen(unit, block_size)
 
 
-def _format_name(reader: Reader, stated: str | None) -> str:
-    return stated if stated is not None and ":" in stated else reader.name
-
-
 def _nothing(rows: Rows) -> str:
     if not rows.read:
         return "no requests in the file"
@@ -215,74 +195,11 @@ def _nothing(rows: Rows) -> str:
     return f"no requests left of {rows.read} rows; dropped: {reasons}"
 
 
-def _sorted(rows: Rows) -> tuple[Times | None, Times]:
-    """(order, arrivals in that order); order is None where the file is in order already, as most are."""
-    arrivals = np.frombuffer(rows.arrival_ns, np.int64)
-    if bool((arrivals[1:] >= arrivals[:-1]).all()):
-        return None, arrivals
-    order = np.argsort(arrivals, kind="stable")
-    return order, arrivals[order]
-
-
-def _timed(rows: Rows, order: Times | None) -> Any:
-    """Which requests, in order of arrival, come at a time of their own."""
-    timed = rows.extras.get("timed")
-    if timed is None:
-        return np.ones(len(rows), bool)
-    flags = np.array(timed, bool)
-    return flags if order is None else flags[order]
-
-
-def _requests(rows: Rows, order: Times | None, times: Times, factor: float) -> list[Request]:
-    ids: Any = rows.ids()
-    extras: dict[str, Any] = dict(rows.extras)
-    if "after" in extras:
-        extras["after"] = [None if index is None else ids[index] for index in extras["after"]]
-    if "delay_ns" in extras:
-        extras["delay_ns"] = scaled(np.array(extras["delay_ns"], np.int64), factor).tolist()
-
-    def column(values: Any) -> Any:
-        return values if order is None else [values[i] for i in order]
-
-    def extra(name: str) -> Any:
-        return column(extras[name]) if name in extras else repeat(EXTRAS[name])
-
-    columns = (
-        column(ids), times.tolist(), column(rows.prompt_tokens), column(rows.output_tokens), extra("max_tokens"),
-        extra("priority"), extra("session"), extra("prefix_hashes"), extra("after"), extra("delay_ns"),
-    )  # fmt: skip
-    # Request._make without its Python frame per request; `strict` would trip over the endless defaults.
-    with _collector_paused():
-        return list(map(partial(tuple.__new__, Request), zip(*columns, strict=False)))
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Requests hold no cycles; without this the collector walks the growing list again and again (3x the time)."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def _warnings(rows: Rows, reader: Reader, arrivals: Times) -> list[str]:
-    warnings = _unsorted(rows)
+def _warnings(rows: Rows, ordered: Ordered, reader: Reader) -> list[str]:
+    warnings = ordered.disorder()
     for what, (count, line) in rows.notes.items():
         warnings.append(f"{'1 row has' if count == 1 else f'{count} rows have'} {what}, first at line {line}")
-    return warnings + rows.warnings + _implausible(arrivals, reader)
-
-
-def _unsorted(rows: Rows) -> list[str]:
-    timed = _timed(rows, None)
-    in_file = np.frombuffer(rows.arrival_ns, np.int64)[timed]
-    late = np.flatnonzero(in_file < np.maximum.accumulate(in_file)) if len(in_file) else in_file
-    if not len(late):
-        return []
-    line = rows.line[int(np.flatnonzero(timed)[late[0]])]
-    return [f"{len(late)} of {len(in_file)} rows out of order, first at line {line}; sorted by arrival"]
+    return warnings + rows.warnings + _implausible(ordered.arrivals, reader)
 
 
 def _implausible(arrivals: Times, reader: Reader) -> list[str]:

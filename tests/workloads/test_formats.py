@@ -164,6 +164,12 @@ def test_bailian_sessions_follow_parents_and_refuse_cycles(tmp_path):
             load_trace(write(tmp_path, [row.format(*parent) for parent in parents]))
 
 
+def test_only_columns_that_are_there_are_stated():
+    info = load_trace(DATA / "traces/llmservingsim_mixed.jsonl").info
+    assert list(info.columns.values()) == ["arrival_time_ns", "input_toks", "output_toks"]
+    assert load_trace(DATA / "formats/bailian_16tok.jsonl").info.ignored_columns == ["type", "turn"]
+
+
 def test_hashes_are_exact(tmp_path):
     big = 2**64 - 1
     path = write(tmp_path, [f'{{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [{big}]}}'])

@@ -6,7 +6,7 @@ checks and parses for all of them. One row of the built-in table, or `format: "m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from operator import itemgetter
 from typing import Any, ClassVar
@@ -120,14 +120,15 @@ class Reader:
         opened = opener(self, source)
         if opened is None:
             return {}, []
-        bound, cells_of, ignored = opened
+        bound, cells_of, seen = opened
         _loop(self, source, rows, bound, cells_of)
         self.finish(rows)
-        return bound, ignored()
+        ignored = [name or "(unnamed)" for name in seen if name not in bound.values()]
+        return {field: name for field, name in bound.items() if name in seen}, ignored
 
 
 Cells = Iterator[tuple[int, tuple[Any, ...]]]
-Bound = tuple[dict[str, str], Cells, Callable[[], list[str]]]
+Bound = tuple[dict[str, str], Cells, Collection[str]]  # field -> column, rows, columns seen (growing as rows are read)
 
 
 def _optional(parse: Parser, of_json: bool) -> Parser:
@@ -153,8 +154,7 @@ def _bind_csv(reader: Reader, source: Source) -> Bound | None:
     if source.faults:
         return None
     pick = _picker([names.index(name) for name in bound.values()])
-    ignored = [name or "(unnamed)" for name in names if name not in bound.values()]
-    return bound, _csv_cells(source, records, len(names), pick), lambda: ignored
+    return bound, _csv_cells(source, records, len(names), pick), names
 
 
 def _picker(places: list[int]) -> Callable[[list[str]], tuple[str, ...]]:
@@ -197,7 +197,7 @@ def _bind_json(reader: Reader, source: Source) -> Bound | None:
             else:
                 source.faults.add(line, f"{values.json_kind(record)}, expected an object with one request's fields")
 
-    return bound, cells(), lambda: [name for name in seen if name not in bound.values()]
+    return bound, cells(), seen
 
 
 def _loop(reader: Reader, source: Source, rows: Rows, bound: dict[str, str], cells_of: Cells) -> None:

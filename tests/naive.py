@@ -13,7 +13,7 @@ from simulator.recorder import ADMIT, EVENT_KINDS, PREEMPT, REJECT, RELEASE
 class Replay:
     """Per iteration and per request, from chunks, spans and events alone."""
 
-    decode_seqs: list[int] = field(default_factory=list)
+    decoding: list[list[int]] = field(default_factory=list)  # who gets a token by decoding
     decode_context: list[int] = field(default_factory=list)
     prefill_tokens: list[int] = field(default_factory=list)
     prefill_pairs: list[int] = field(default_factory=list)
@@ -60,7 +60,7 @@ def replay(log: RunLog) -> Replay:
         for seq in decodes[i]:
             held[seq] += 1
             out.emissions[seq].append(i)
-        out.decode_seqs.append(len(decodes[i]))
+        out.decoding.append(decodes[i])
         out.decode_context.append(sum(held[seq] for seq in decodes[i]))
         pairs = 0
         for chunk in chunks[i]:
@@ -102,3 +102,19 @@ def token_times(log: RunLog, played: Replay, seq: int) -> list[int]:
         return [int(log.sequences["released_ns"][seq])] * len(played.emissions[seq])
     ends = log.iterations["end_ns"].tolist()
     return [ends[i] for i in played.emissions[seq]]
+
+
+def steps(log: RunLog) -> list[str]:
+    """One line per iteration: `a+7 b+2 | c d` is 7 tokens of a, 2 of b, and a token each for c and d."""
+    lines = []
+    chunks = rows(log.chunks)
+    decoding = replay(log).decoding
+    for i in range(len(decoding)):
+        prefill = [f"{log.ids[c['sequence']]}+{c['tokens']}" for c in chunks if c["iteration"] == i]
+        lines.append(" ".join(prefill + ["|"] * bool(decoding[i]) + sorted(log.ids[seq] for seq in decoding[i])))
+    return lines
+
+
+def story(log: RunLog) -> list[str]:
+    """The events as `time kind id`."""
+    return [f"{time_ns} {kind} {log.ids[seq]}" for time_ns, kind, seq, _ in events(log)]

@@ -6,6 +6,7 @@ import csv
 import functools
 import math
 import os
+import shutil
 import sys
 import time
 import traceback
@@ -73,8 +74,7 @@ def run_plan(plan: Plan, results_dir: Path, *, force: bool, say: Callable[[str],
             kept = {**load_result(out_dir), "name": run.settings.name, "label": run.label or None}
             yield Outcome(run, out_dir, kept, skipped=True)
             continue
-        with _progress_bar(f"{title} ({i}/{len(plan.runs)})", run) as progress:
-            yield Outcome(run, out_dir, execute(run, out_dir, progress), skipped=False)
+        yield Outcome(run, out_dir, execute(run, out_dir, f"{title} ({i}/{len(plan.runs)})"), skipped=False)
 
 
 def _first_of_each_file(runs: list[RunConfig]) -> list[RunConfig]:
@@ -86,14 +86,16 @@ def _first_of_each_file(runs: list[RunConfig]) -> list[RunConfig]:
     return list(first.values())
 
 
-def execute(run: RunConfig, out_dir: Path, progress: Progress | None = None) -> dict[str, Any]:
+def execute(run: RunConfig, out_dir: Path, title: str = "") -> dict[str, Any]:
     """Simulate `run`, write its results to `out_dir`, and return what `result.json` holds.
 
+    On a terminal a progress bar with this title shows how far it is.
     Raises ConfigError where not one request completed, with the reasons counted.
     """
     load = workload(run.settings)
     started = time.perf_counter()
-    log = simulate_run(run, load.requests, progress)
+    with _progress_bar(title, len(load.requests)) as progress:
+        log = simulate_run(run, load.requests, progress)
     wall_s = time.perf_counter() - started
     _check_completed(run, log)
     result = write_result(out_dir, log, _context(run, load, wall_s))
@@ -306,13 +308,14 @@ def machine(run: RunConfig) -> Machine:
 
 
 @contextmanager
-def _progress_bar(title: str, run: RunConfig) -> Iterator[Progress | None]:
+def _progress_bar(title: str, num_requests: int) -> Iterator[Progress | None]:
     """A bar on standard error where that is a terminal: simulated time, requests, speed-up over real time."""
     if not sys.stderr.isatty():
         yield None
         return
     started = time.perf_counter()
-    with tqdm(total=len(workload(run.settings).requests), desc=title, unit="req", leave=False) as bar:
+    columns, rows = shutil.get_terminal_size()  # never 0, as some pseudo-terminals say and tqdm would believe
+    with tqdm(total=num_requests, desc=title, unit="req", leave=False, ncols=columns, nrows=rows) as bar:
 
         def progress(now_ns: int, answered: int) -> None:
             simulated_s = now_ns / NS_PER_S

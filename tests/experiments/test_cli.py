@@ -3,8 +3,10 @@
 # ruff: noqa: E501
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -316,6 +318,26 @@ def test_an_interrupt_is_status_130() -> None:
     assert err.splitlines()[-1] == "servesim: interrupted; finished runs are kept"
     assert "Traceback" not in err
     assert not list(Path("results").rglob("*.json"))
+
+
+def test_a_terminal_gets_a_progress_bar() -> None:
+    Path("long.yaml").write_text(CONFIG.replace("num_prompts: 20", "num_prompts: 3000"))
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "experiments", "run", "long.yaml"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL, stderr=theirs, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # how a pseudo-terminal says that the other end is closed
+        while data := os.read(ours, 65536):
+            shown += data
+    os.close(ours)
+    text = shown.decode()
+    assert process.wait(timeout=60) == 0
+    assert "3000 [" in text
+    assert "simulated" in text
+    assert "x real time" in text
 
 
 def test_light_commands_import_nothing_heavy() -> None:

@@ -90,8 +90,12 @@ def text_ns(unit: str) -> Callable[[str], int]:
     scale = UNITS[unit]
 
     def parse(cell: str) -> int:
-        if len(cell) < 10 and cell.isdigit() and cell.isascii():
-            return int(cell) * scale
+        # Plain digits, with or without a point, need no Decimal: the same exact result in half the time.
+        whole, _, fraction = cell.partition(".")
+        digits = whole + fraction
+        if 0 < len(whole) < 10 and len(digits) < 30 and digits.isdigit() and digits.isascii():
+            parts = 10 ** len(fraction)
+            return int(whole) * scale + (2 * int(fraction or "0") * scale + parts) // (2 * parts)
         return _nanoseconds(text_number(cell), unit)
 
     return parse

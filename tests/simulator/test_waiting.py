@@ -18,7 +18,11 @@ def by_priority(seq: Sequence) -> tuple[int, ...]:
 
 
 operations = st.lists(
-    st.one_of(st.tuples(st.just("arrive"), st.integers(0, 3)), st.tuples(st.just("leave"), st.integers(0, 99)))
+    st.one_of(
+        st.tuples(st.just("arrive"), st.integers(0, 3)),
+        st.tuples(st.just("return"), st.just(0)),
+        st.tuples(st.just("leave"), st.integers(0, 99)),
+    )
 )
 
 
@@ -30,7 +34,7 @@ def test_against_a_sorted_list(steps: list[tuple[str, int]], keyed: bool) -> Non
     gone: list[Sequence] = []
     count = 0
     for what, number in steps:
-        if what == "arrive" and number == 3 and gone:
+        if what == "return" and gone:
             seq = gone.pop()
             queue._arrive(seq, front=True)
             waiting.insert(0, seq)
@@ -39,7 +43,7 @@ def test_against_a_sorted_list(steps: list[tuple[str, int]], keyed: bool) -> Non
             count += 1
             queue._arrive(seq)
             waiting.append(seq)
-        elif waiting:
+        elif what == "leave" and waiting:
             seq = waiting.pop(number % len(waiting))
             queue._leave(seq)
             gone.append(seq)
@@ -66,3 +70,13 @@ def test_two_queues_dont_mix() -> None:
     assert one.holds(seq)
     assert not two.holds(seq)
     assert list(two) == list(WaitingQueue(by_priority)) == []
+
+
+def test_one_that_left_from_the_middle_may_come_back() -> None:
+    queue, sequences = WaitingQueue(by_priority), [sequence(i, priority) for i, priority in enumerate([0, 1, 2])]
+    for seq in sequences:
+        queue._arrive(seq)
+    queue._leave(sequences[1])
+    assert (list(queue), len(queue)) == ([sequences[0], sequences[2]], 2)
+    queue._arrive(sequences[1], front=True)
+    assert (list(queue), len(queue)) == (sequences, 3)

@@ -94,7 +94,7 @@ def text_ns(unit: str) -> Callable[[str], int]:
         whole, _, fraction = cell.partition(".")
         digits = whole + fraction
         if 0 < len(whole) < 10 and len(digits) < 30 and digits.isdigit() and digits.isascii():
-            parts = 10 ** len(fraction)
+            parts: int = 10 ** len(fraction)
             return int(whole) * scale + (2 * int(fraction or "0") * scale + parts) // (2 * parts)
         return _nanoseconds(text_number(cell), unit)
 

@@ -1,0 +1,1 @@
+"""Experiments: configs, runs, sweeps, results, figures, and the command line that ties them together."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import functools
-import math
 import os
 import shutil
 import sys
@@ -13,38 +11,26 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from experiments.build import Workload, kv_memory, limits, machine, workload
 from experiments.config import Plan, RunConfig
 from experiments.pieces import Pieces
 from experiments.records import RunContext
 from experiments.resolved import resolved_text
 from experiments.results import is_complete, load_result, write_result
-from experiments.schema import Load, Settings, Trace
 from simulator.clock import NS_PER_S, ns_from_us
 from simulator.cluster import run as simulate
 from simulator.errors import ConfigError, PolicyError, SimError
-from simulator.kv import KvMemory
-from simulator.plan import Limits
 from simulator.recorder import RunLog
 from simulator.request import Request
-from simulator.usage import Machine
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Workload:
-    """Requests in order of arrival, and what is known of where they come from."""
-
-    requests: list[Request]
-    info: dict[str, Any]
-    request_rate: float  # per second; infinite where all arrive at once
 
 
 @dataclass(frozen=True)
@@ -151,78 +137,6 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
     return frames
 
 
-def max_model_len(run: RunConfig) -> int:
-    """The longest sequence in tokens: as set, else the model's."""
-    return run.settings.engine.max_model_len or run.pieces.platform.model.max_model_len
-
-
-def limits(run: RunConfig) -> Limits:
-    """The engine's limits for `run`."""
-    engine = run.settings.engine
-    return Limits(
-        max_num_seqs=engine.max_num_seqs,
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        max_num_prefill_tokens=engine.max_num_prefill_tokens,
-        long_prefill_token_threshold=engine.long_prefill_token_threshold,
-        max_model_len=max_model_len(run),
-    )
-
-
-def kv_memory(run: RunConfig) -> KvMemory:
-    """Fresh KV memory for `run`."""
-    options = dict(run.pieces.options["kv"])
-    if run.settings.kv.name == "reserve":
-        options["max_model_len"] = max_model_len(run)
-    memory: KvMemory = run.pieces.kv_class(run.memory.num_gpu_blocks, run.settings.engine.block_size, **options)
-    return memory
-
-
-def workload(settings: Settings) -> Workload:
-    """The requests of `settings`, with `max_tokens` as the engine's key says. Raises TraceError or ConfigError."""
-    if settings.trace is not None:
-        base = _traced(settings.trace)
-    else:
-        assert settings.load is not None, "a config without a workload passed validation"
-        base = _synthesized(settings.load, settings.seed)
-    return replace(base, requests=_with_max_tokens(base.requests, settings.engine.max_tokens))
-
-
-@functools.lru_cache(maxsize=2)
-def _traced(trace: Trace) -> Workload:
-    from workloads import load_trace
-
-    loaded = load_trace(
-        trace.path,
-        format=trace.format,
-        unit=trace.unit,
-        zero_output=trace.zero_output,
-        strict=trace.strict,
-        limit=trace.limit,
-        window_s=trace.window_s,
-        time_scale=trace.time_scale,
-        request_rate=trace.request_rate,
-    )
-    rate = loaded.info.request_rate
-    return Workload(loaded.requests, loaded.info.as_dict(), math.inf if rate is None else rate)
-
-
-def _synthesized(load: Load, seed: int) -> Workload:
-    from workloads import synthesize
-
-    options = load.model_dump()
-    info = {key: "inf" if value == math.inf else value for key, value in options.items()}
-    return Workload(synthesize(**options, seed=seed), info, load.request_rate)
-
-
-def _with_max_tokens(requests: list[Request], rule: int | str) -> list[Request]:
-    if rule == "column":
-        return requests
-    if rule == "oracle":
-        return [r._replace(max_tokens=r.output_tokens) for r in requests]
-    most = int(rule)
-    return [r._replace(max_tokens=most, output_tokens=min(r.output_tokens, most)) for r in requests]
-
-
 def write_sweep(plan: Plan, results_dir: Path, results: list[dict[str, Any]]) -> Path:
     """Write `summary.csv`, one line per run, and the figures of the sweep into its folder, and return that."""
     folder = results_dir / plan.name
@@ -291,22 +205,6 @@ def _context(run: RunConfig, load: Workload, wall_s: float) -> RunContext:
     )
 
 
-def machine(run: RunConfig) -> Machine:
-    """The numbers that turn a run's token counts into shares of its GPUs."""
-    model, gpu = run.pieces.platform.model, run.pieces.platform.gpu
-    return Machine(
-        params=(model.linear_flops_per_token + model.lm_head_flops_per_row) / 2,
-        layers=model.layers,
-        heads=model.heads,
-        head_dim=model.head_dim,
-        kv_bytes_per_token=model.kv_bytes_per_token(),
-        weight_bytes=model.weight_bytes(),
-        peak_flops=gpu.bf16_tflops * 1e12,
-        bandwidth_bytes_s=gpu.memory_gbps * 1e9,
-        gpus=run.settings.engine.tensor_parallel_size,
-    )
-
-
 @contextmanager
 def _progress_bar(title: str, num_requests: int) -> Iterator[Progress | None]:
     """A bar on standard error where that is a terminal: simulated time, requests, speed-up over real time."""
@@ -315,12 +213,13 @@ def _progress_bar(title: str, num_requests: int) -> Iterator[Progress | None]:
         return
     started = time.perf_counter()
     columns, rows = shutil.get_terminal_size()  # never 0, as some pseudo-terminals say and tqdm would believe
-    with tqdm(total=num_requests, desc=title, unit="req", leave=False, ncols=columns, nrows=rows) as bar:
+    layout = "{desc} |{bar:12}| {n_fmt}/{total_fmt} requests{postfix}"
+    with tqdm(total=num_requests, desc=title, bar_format=layout, leave=False, ncols=columns, nrows=rows) as bar:
 
         def progress(now_ns: int, answered: int) -> None:
             simulated_s = now_ns / NS_PER_S
             speed_up = simulated_s / max(time.perf_counter() - started, 1e-9)
-            bar.set_postfix_str(f"simulated {simulated_s:.1f} s, {speed_up:.0f}x real time", refresh=False)
+            bar.set_postfix_str(f"{simulated_s:.0f} s simulated, {speed_up:.0f}x real time", refresh=False)
             bar.update(answered - bar.n)
 
         yield progress

@@ -335,8 +335,8 @@ def test_a_terminal_gets_a_progress_bar() -> None:
     os.close(ours)
     text = shown.decode()
     assert process.wait(timeout=60) == 0
-    assert "3000 [" in text
-    assert "simulated" in text
+    assert "/3000 requests" in text
+    assert "s simulated, " in text
     assert "x real time" in text
 
 

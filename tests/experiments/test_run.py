@@ -14,9 +14,10 @@ import pytest
 import yaml
 
 from experiments import run as running
+from experiments.build import workload
 from experiments.config import Plan, RunConfig, load
 from experiments.faults import known_keys
-from experiments.run import execute, run_plan, simulate_run, workload, write_sweep
+from experiments.run import execute, run_plan, simulate_run, write_sweep
 from simulator import costs, plugins, schedulers
 from simulator.errors import ConfigError, MissingError, PolicyError, UserError
 

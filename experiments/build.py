@@ -1,0 +1,112 @@
+"""From a resolved config to what the simulator takes: requests, limits, KV memory, the machine's numbers."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from experiments.config import RunConfig
+from experiments.schema import Load, Settings, Trace
+from simulator.kv import KvMemory
+from simulator.plan import Limits
+from simulator.request import Request
+from simulator.usage import Machine
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests in order of arrival, and what is known of where they come from."""
+
+    requests: list[Request]
+    info: dict[str, Any]
+    request_rate: float  # per second; infinite where all arrive at once
+
+
+def max_model_len(run: RunConfig) -> int:
+    """The longest sequence in tokens: as set, else the model's."""
+    return run.settings.engine.max_model_len or run.pieces.platform.model.max_model_len
+
+
+def limits(run: RunConfig) -> Limits:
+    """The engine's limits for `run`."""
+    engine = run.settings.engine
+    return Limits(
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        max_num_prefill_tokens=engine.max_num_prefill_tokens,
+        long_prefill_token_threshold=engine.long_prefill_token_threshold,
+        max_model_len=max_model_len(run),
+    )
+
+
+def kv_memory(run: RunConfig) -> KvMemory:
+    """Fresh KV memory for `run`."""
+    options = dict(run.pieces.options["kv"])
+    if run.settings.kv.name == "reserve":
+        options["max_model_len"] = max_model_len(run)
+    memory: KvMemory = run.pieces.kv_class(run.memory.num_gpu_blocks, run.settings.engine.block_size, **options)
+    return memory
+
+
+def workload(settings: Settings) -> Workload:
+    """The requests of `settings`, with `max_tokens` as the engine's key says. Raises TraceError or ConfigError."""
+    if settings.trace is not None:
+        base = _traced(settings.trace)
+    else:
+        assert settings.load is not None, "a config without a workload passed validation"
+        base = _synthesized(settings.load, settings.seed)
+    return replace(base, requests=_with_max_tokens(base.requests, settings.engine.max_tokens))
+
+
+@functools.lru_cache(maxsize=2)
+def _traced(trace: Trace) -> Workload:
+    from workloads import load_trace
+
+    loaded = load_trace(
+        trace.path,
+        format=trace.format,
+        unit=trace.unit,
+        zero_output=trace.zero_output,
+        strict=trace.strict,
+        limit=trace.limit,
+        window_s=trace.window_s,
+        time_scale=trace.time_scale,
+        request_rate=trace.request_rate,
+    )
+    rate = loaded.info.request_rate
+    return Workload(loaded.requests, loaded.info.as_dict(), math.inf if rate is None else rate)
+
+
+def _synthesized(load: Load, seed: int) -> Workload:
+    from workloads import synthesize
+
+    options = load.model_dump()
+    info = {key: "inf" if value == math.inf else value for key, value in options.items()}
+    return Workload(synthesize(**options, seed=seed), info, load.request_rate)
+
+
+def _with_max_tokens(requests: list[Request], rule: int | str) -> list[Request]:
+    if rule == "column":
+        return requests
+    if rule == "oracle":
+        return [r._replace(max_tokens=r.output_tokens) for r in requests]
+    most = int(rule)
+    return [r._replace(max_tokens=most, output_tokens=min(r.output_tokens, most)) for r in requests]
+
+
+def machine(run: RunConfig) -> Machine:
+    """The numbers that turn a run's token counts into shares of its GPUs."""
+    model, gpu = run.pieces.platform.model, run.pieces.platform.gpu
+    return Machine(
+        params=(model.linear_flops_per_token + model.lm_head_flops_per_row) / 2,
+        layers=model.layers,
+        heads=model.heads,
+        head_dim=model.head_dim,
+        kv_bytes_per_token=model.kv_bytes_per_token(),
+        weight_bytes=model.weight_bytes(),
+        peak_flops=gpu.bf16_tflops * 1e12,
+        bandwidth_bytes_s=gpu.memory_gbps * 1e9,
+        gpus=run.settings.engine.tensor_parallel_size,
+    )

@@ -26,9 +26,9 @@ of it is free. Tokens count as written from the start of the iteration that comp
 - fragmentation: the rest of the last block: of the blocks that a paged pool handed out, or of a reservation.
 - free: in no sequence's hands.
 
-The PagedAttention paper (Kwon et al., SOSP'23, section 3.1) divides reserved memory alike, but for its gaps between
-reservations, which the memories here don't have, and calls "never used" internal fragmentation. Each part is computed
-from tables of its own, none as what the others leave: slots and blocks in nobody's hands are the engine's own counts.
+The PagedAttention paper (Kwon et al., SOSP'23, section 3.1) divides reserved memory alike; it calls "never used"
+internal fragmentation, and has gaps between reservations. Each part is computed from tables of its own, none as what
+the others leave: slots and blocks in nobody's hands are the engine's own counts.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ from simulator.occupancy import Stays, Work, gaps, level, stays, sums, took_ns, 
 from simulator.recorder import RunLog
 from simulator.request import Request
 from simulator.tokens import Ints
+
+SLOT_PARTS = ("useful", "padding", "waiting", "recomputed", "empty")
+KV_PARTS = ("used", "reserved_unused", "fragmentation", "free")
 
 
 class SlotTime(NamedTuple):
@@ -111,7 +114,7 @@ class KvTime(NamedTuple):
 
 
 def slot_time(log: RunLog, slots: int | None = None) -> SlotTime:
-    """The time of `slots` slots (default: max_num_seqs; a static batch's size is what its slots are) over the makespan.
+    """What the time of `slots` slots went to: max_num_seqs by default; of a static batch its size is meant.
 
     Raises ValueError where the run held more slots than that.
     """
@@ -150,17 +153,17 @@ def chunk_parts_ns(took: Ints, done: Work) -> tuple[Ints, Ints, Ints]:
 
 
 def kv_time(log: RunLog, reserved: Ints | None = None) -> KvTime | None:
-    """What the KV memory went to; None where the run had no limit on blocks.
+    """What the KV memory went to; None where it has no limit or a prefix cache was hit, as its blocks may be shared.
 
     A run with memory reserved whole needs `reserved`: tokens per request, as from `reserved_tokens`. Raises ValueError
     where they are missing or don't give the blocks that were taken.
     """
     blocks, size = log.info.get("num_gpu_blocks"), int(log.info["block_size"])
-    if not blocks:
-        return None
     took, taken = took_ns(log), log.iterations["kv_blocks"]
     held = stays(log)
     done = work(log, held)
+    if not blocks or (done.written - done.tokens > done.before).any():
+        return None
     last = np.flatnonzero(np.diff(done.stay, append=-1))
     final = np.zeros_like(held.first)
     final[done.stay[last]] = done.written[last]  # in memory as the stay ends
@@ -197,15 +200,14 @@ def reserved_tokens(log: RunLog, requests: Iterable[Request], kv: Reservation) -
 def waste_table(log: RunLog, slots: int | None = None, reserved: Ints | None = None) -> dict[str, float]:
     """Shares of slot time that add up to 1, then of KV memory likewise (left out where it can't be told), for tables.
 
-    `makespan_s` and `slots` come first; after the shares `busy` and `useful_of_held`, the other two ways to count
-    utilisation (a fourth, of the machine's arithmetic and bandwidth, is in `usage.utilisation`).
+    `slots` and `makespan_s` come first; `busy` and `useful_of_held` are two more ways to count utilisation. Shares of
+    the machine's arithmetic and bandwidth are in `usage.utilisation`.
     """
     time = slot_time(log, slots)
-    shares = {f"slots_{name}": _share(getattr(time, name), time.total) for name in SLOT_PARTS}
     table = {
         "slots": float(log.info["max_num_seqs"] if slots is None else slots),
         "makespan_s": duration_ns(log) / NS_PER_S,
-        **shares,
+        **{f"slots_{name}": _share(getattr(time, name), time.total) for name in SLOT_PARTS},
         "busy": time.busy_share,
         "useful_of_held": time.useful_share_of_held,
     }
@@ -217,14 +219,10 @@ def waste_table(log: RunLog, slots: int | None = None, reserved: Ints | None = N
     return table
 
 
-SLOT_PARTS = ("useful", "padding", "waiting", "recomputed", "empty")
-KV_PARTS = ("used", "reserved_unused", "fragmentation", "free")
-
-
 def waste_text(log: RunLog, slots: int | None = None, reserved: Ints | None = None) -> str:
     """The same in lines to print."""
     table = waste_table(log, slots, reserved)
-    lines = [f"{table['slots']:.0f} slots x {table['makespan_s']:.6g} s"]
+    lines = [f"slots x makespan: {table['slots']:.0f} x {table['makespan_s']:.6g} s"]
     for prefix, title in (("slots_", "slot time"), ("kv_", "KV memory")):
         shares = {key.removeprefix(prefix): share for key, share in table.items() if key.startswith(prefix)}
         parts = [f"{name.replace('_', '-')} {share:.1%}" for name, share in shares.items()]

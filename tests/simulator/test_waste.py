@@ -265,7 +265,7 @@ def test_tables_and_text() -> None:
     assert sum(v for k, v in table.items() if k.startswith("slots_")) == pytest.approx(1)
     assert sum(v for k, v in table.items() if k.startswith("kv_")) == pytest.approx(1)
     assert waste_text(log).splitlines()[:2] == [
-        "3 slots x 2e-08 s",
+        "slots x makespan: 3 x 2e-08 s",
         "slot time: useful 81.7%, padding 18.3%, waiting 0.0%, recomputed 0.0%, empty 0.0%",
     ]
 
@@ -275,6 +275,14 @@ def test_what_cant_be_told_of_memory_is_left_out() -> None:
     assert not any(key.startswith("kv_") for key in waste_table(log))
     log.info["num_gpu_blocks"] = None
     assert kv_time(log, np.array([18])) is None
+
+
+def test_memory_that_may_be_shared_is_left_out() -> None:
+    """Four tokens were there when the request was admitted: found in a prefix cache."""
+    log = serve([(0, 7, 3)], Chunked(), max_num_seqs=1)
+    log.chunks["context"] += 4
+    assert kv_time(log) is None
+    assert slot_time(log) == SlotTime(30, 0, 0, 0, 0, 0, 0)
 
 
 def test_a_run_in_which_nothing_was_served_is_idle_throughout() -> None:

@@ -13,7 +13,7 @@ sys.path.insert(0, str(TESTS.parent))
 sys.path.append(str(TESTS / "simulator"))
 
 settings.register_profile(
-    "ci", derandomize=True, deadline=None, max_examples=100, database=None, suppress_health_check=[HealthCheck.too_slow]
+    "ci", derandomize=True, deadline=None, max_examples=60, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("hunt", settings.get_profile("ci"), derandomize=False, max_examples=3000)
 settings.load_profile("ci")

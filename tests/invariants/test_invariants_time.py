@@ -113,7 +113,7 @@ def test_invariant_06_determinism_within_a_process(setup: Setup) -> None:
     assert setup.run().digest == setup.run().digest
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(setups())
 def test_invariant_07_fast_forward_equals_step(setup: Setup) -> None:
     fast, slow = setup.run(fast_forward=True), setup.run(fast_forward=False)

@@ -105,7 +105,7 @@ class Batch:
         if rows is decoding:
             n = len(decoding)
             context, longest = decoding.context + n, decoding.max_context + 1
-            self.kv.free -= self.kv.decode_need(decoding)
+            self.kv.take_rows(self.kv.decode_need(decoding))
         else:
             n, context, longest = self._select(rows, flight.iteration)
         flight.finishing = self._advance(1, flight.iteration)
@@ -115,7 +115,7 @@ class Batch:
         """Only `rows` decode: everybody else sits this one out."""
         chosen = dict.fromkeys(rows)  # type: ignore[arg-type]
         contexts = [seq.computed + 1 for seq in chosen]
-        self.kv.free -= sum(self.kv.row_need(seq) for seq in chosen)
+        self.kv.take_rows(sum(self.kv.row_need(seq) for seq in chosen))
         for seq in self.running:
             if seq.state == DECODING and seq not in chosen:
                 self._sit_out(seq, iteration)
@@ -178,6 +178,7 @@ class Batch:
                 seq.state = FINISHING
                 seq.goal += 1
                 flight.finishing.append(seq)
+        flight.finishing.sort(key=lambda seq: seq.admission)  # engines free in the order of the running list
 
     def _pad(self, shape: BatchShape, rows: int, tokens: int) -> tuple[BatchShape, int]:
         """(the rectangle that is computed, tokens in it that nobody needs): every row as long as the longest."""
@@ -189,10 +190,15 @@ class Batch:
 
     def _admit(self, seq: Sequence, now_ns: int) -> None:
         self.waiting._leave(seq)
+        found = self.kv.admit(seq)
+        seq._computed = found
         if seq.state == WAITING:
             seq.scheduled_ns = now_ns
+            seq.cached_tokens = found
             seq.queued_ns += now_ns - seq.since_ns
         else:
+            seq.reused_tokens += found
+            seq.recomputed_tokens -= found
             seq.preempted_ns += now_ns - seq.since_ns
         seq.since_ns = now_ns
         seq.state = PREFILLING
@@ -204,7 +210,7 @@ class Batch:
 
     def _preempt(self, seq: Sequence, now_ns: int) -> None:
         """`seq` loses slot and memory: it will have to compute its prompt and its own tokens again."""
-        self.kv.give_back(seq)
+        self.kv.give_back(seq, in_flight=int(seq.state != PREFILLING and self._unsettled >= 0))
         if seq.state == PREFILLING or seq._span[0] == self._unsettled:  # its token isn't out yet
             seq.prefill_ns += now_ns - seq.since_ns
         else:

@@ -7,9 +7,9 @@ from collections.abc import Sequence as Seq
 from simulator.batch import Batch
 from simulator.errors import PolicyError
 from simulator.kv import KvMemory
-from simulator.plan import IterationPlan, Limits, Slice
+from simulator.plan import IterationPlan, Limits
 from simulator.recorder import Recorder
-from simulator.request import DECODING, FINISHED, PREFILLING, Request, Sequence
+from simulator.request import DECODING, FINISHED, Request, Sequence
 from simulator.schedulers.base import Scheduler
 
 # A policy that computes this many times the whole memory without one token coming out makes no progress.
@@ -42,7 +42,7 @@ class PlanCheck:
         """Everything that can be known before the plan is begun."""
         if plan.preempt:
             self._preempt(plan.preempt, now_ns)
-        prefill_tokens, admissions = self._prefill(plan.prefill, now_ns) if plan.prefill else (0, 0)
+        prefill_tokens, admissions = self._prefill(plan, now_ns) if plan.prefill else (0, 0)
         decodes = 0
         if plan.decode is self._batch.decoding:
             decodes = len(plan.decode)
@@ -58,8 +58,11 @@ class PlanCheck:
         seqs = len(self._batch.running) - len(plan.preempt) + admissions
         if seqs > self._limits.max_num_seqs:
             self._fail("max_num_seqs", self._limits.max_num_seqs, seqs, now_ns)
-        if plan.wait_until_ns is not None and plan.wait_until_ns <= now_ns:
-            self._fail("wait_until_ns must be later than now", now_ns, plan.wait_until_ns, now_ns)
+        wait = plan.wait_until_ns
+        if wait is not None and type(wait) is not int:
+            self._fail("wait_until_ns must be whole nanoseconds", "", wait, now_ns)
+        if wait is not None and wait <= now_ns:
+            self._fail("wait_until_ns must be later than now", now_ns, wait, now_ns)
 
     def begun(self, now_ns: int) -> None:
         """What shows once the plan's blocks are taken and its tokens counted."""
@@ -82,14 +85,15 @@ class PlanCheck:
             f"max_num_seqs {self._limits.max_num_seqs}){head}"
         )
 
-    def _prefill(self, slices: Seq[Slice], now_ns: int) -> tuple[int, int]:
+    def _prefill(self, plan: IterationPlan, now_ns: int) -> tuple[int, int]:
         """(tokens, admissions) of the plan."""
-        waiting = self._batch.waiting
+        slices = plan.prefill
+        waiting, prefilling = self._batch.waiting, self._batch.prefilling
         total = admissions = 0
         for seq, tokens in slices:
-            if seq.state != PREFILLING:
+            if seq not in prefilling or (plan.preempt and seq in plan.preempt):
                 admissions += 1
-                if not waiting.holds(seq):
+                if seq not in prefilling and not waiting.holds(seq):
                     self._fail("prefill of a sequence that neither waits nor prefills", "", seq, now_ns)
             if type(tokens) is not int or not 1 <= tokens <= seq.goal - seq._computed:
                 self._fail(f"tokens to prefill of {seq.id!r}", seq.remaining, tokens, now_ns)

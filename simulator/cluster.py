@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
@@ -9,7 +10,7 @@ import simpy
 
 from simulator.batch import Batch
 from simulator.costs.base import CostModel
-from simulator.engine import Engine, Tick
+from simulator.engine import ARRIVAL, FOLLOW_UP, Engine, Tick
 from simulator.errors import ConfigError
 from simulator.fastforward import SimulatedExecutor
 from simulator.kv import KvMemory
@@ -31,10 +32,14 @@ class Cluster:
         self.engine: Engine
         self._followers = self._chains()
         self._answered = 0
+        self._news: list[tuple[Sequence, int]] = []
         self._on_progress = on_progress
 
     def _chains(self) -> dict[str, list[Sequence]]:
         """Per request that others wait for: those others. Raises ConfigError where a chain has no beginning."""
+        if len({seq.id for seq in self.sequences}) != len(self.sequences):
+            twice = [name for name, times in Counter(seq.id for seq in self.sequences).items() if times > 1]
+            raise ConfigError([f"request id {name!r} is given more than once" for name in twice])
         followers: dict[str, list[Sequence]] = {}
         for seq, request in zip(self.sequences, self.requests, strict=True):
             if request.after is not None:
@@ -52,35 +57,41 @@ class Cluster:
     def arrivals(self) -> Generator[simpy.Event, None, None]:
         """The process that submits every request that has a time of its own.
 
-        Requests that arrive while the engine is busy are handed over together: it can't look before it is done.
+        Requests that arrive while the engine is busy are handed over together, up to the next event: it can't look
+        before it is done.
         """
         engine = self.engine
         for seq, request in zip(self.sequences, self.requests, strict=True):
             if request.after is None:
-                if request.arrival_ns > engine.blind_until_ns:
-                    yield Tick(self.env, request.arrival_ns)
+                if request.arrival_ns > min(engine.blind_until_ns, self.env.peek()):
+                    yield Tick(self.env, request.arrival_ns, ARRIVAL)
                 engine.submit(seq, request)
 
     def answered(self, seq: Sequence, now_ns: int) -> None:
         """A client has its answer: turns that waited for it arrive after their delay."""
-        self._answered += 1
-        for follower in self._followers.get(seq.id, ()):
-            request = self.requests[follower.index]
-            if seq.state == REJECTED:
-                follower.arrival_ns = now_ns
-                self.engine.batch.reject(follower, "earlier_turn_rejected")
-                self.answered(follower, now_ns)
-            else:
-                self._follow(follower, request, max(now_ns + request.delay_ns, request.arrival_ns), now_ns)
+        self._news.append((seq, now_ns))
+        if len(self._news) > 1:
+            return  # an answer to an answer: the loop below gets to it
+        for answered, at_ns in self._news:
+            self._answered += 1
+            for follower in self._followers.get(answered.id, ()):
+                self._follow(follower, answered, at_ns)
+        self._news.clear()
         if self._on_progress is not None and self._answered % PROGRESS_EVERY == 0:
             self._on_progress(now_ns, self._answered)
 
-    def _follow(self, seq: Sequence, request: Request, at_ns: int, now_ns: int) -> None:
-        seq.arrival_ns = seq.since_ns = at_ns
+    def _follow(self, seq: Sequence, earlier: Sequence, now_ns: int) -> None:
+        request = self.requests[seq.index]
+        if earlier.state == REJECTED:
+            seq.arrival_ns = now_ns
+            self.engine.batch.reject(seq, "earlier_turn_rejected")
+            self.answered(seq, now_ns)
+            return
+        at_ns = seq.arrival_ns = seq.since_ns = max(now_ns + request.delay_ns, request.arrival_ns)
         if at_ns == now_ns:
             self.engine.submit(seq, request)
         else:
-            event = Tick(self.env, at_ns)
+            event = Tick(self.env, at_ns, FOLLOW_UP)
             event.callbacks.append(lambda _: self.engine.submit(seq, request))
 
 

@@ -24,13 +24,13 @@ from simulator.request import Request, Sequence
 from simulator.schedulers.base import Scheduler
 
 NEVER = float("inf")
-LAST = 2  # SimPy's smaller priorities go first: at one instant arrivals (1) come before the engine
+ARRIVAL, FOLLOW_UP, LAST = 1, 2, 3  # at one instant SimPy's smaller priorities go first, the engine last
 
 
 class Tick(simpy.Event):
     """An event at an absolute instant, in integer nanoseconds."""
 
-    def __init__(self, env: simpy.Environment, at_ns: int, priority: int = 1) -> None:
+    def __init__(self, env: simpy.Environment, at_ns: int, priority: int) -> None:
         super().__init__(env)
         self._ok = True
         self._value = None

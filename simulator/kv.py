@@ -24,6 +24,7 @@ class BlockPool:
 
     name = "paged"
     oracle = False
+    caches = False
 
     def __init__(self, num_gpu_blocks: int, block_size: int = 16) -> None:
         _check(num_gpu_blocks - 1, block_size)
@@ -68,9 +69,21 @@ class BlockPool:
         """Blocks to take before `seq`, a member of the decode set, gets its next token."""
         return int(seq.computed % self.block_size == 0)
 
+    def outlook(self, free: int) -> Outlook:
+        """The memory in the middle of a plan that so far leaves `free` blocks."""
+        return Outlook(self, free)
+
+    def admit(self, seq: Sequence) -> int:
+        """Tokens of `seq` that are in memory already, now that it is admitted: none without a prefix cache."""
+        return 0
+
     def take(self, seq: Sequence, tokens: int) -> None:
         """Take what `need` said."""
         self.free -= self.need(seq, tokens)
+
+    def take_rows(self, blocks: int) -> None:
+        """Take `blocks` for decode rows."""
+        self.free -= blocks
 
     def take_run(self, decoding: DecodeSet, steps: int) -> list[int]:
         """Take blocks for the next `steps` iterations of the whole decode set: how many in each."""
@@ -78,8 +91,8 @@ class BlockPool:
         self.free -= sum(taken)
         return taken
 
-    def give_back(self, seq: Sequence) -> None:
-        """Everything that `seq` holds is free again."""
+    def give_back(self, seq: Sequence, in_flight: int = 0) -> None:
+        """Everything that `seq` holds is free again. Its last `in_flight` tokens haven't come out yet."""
         self.free += self.held(seq)
 
 
@@ -94,6 +107,7 @@ class Reservation:
     """
 
     name = "reserve"
+    caches = False
 
     def __init__(
         self,
@@ -151,6 +165,14 @@ class Reservation:
         """Nothing, likewise."""
         return 0
 
+    def outlook(self, free: int) -> Outlook:
+        """The memory in the middle of a plan that so far leaves `free` blocks."""
+        return Outlook(self, free)
+
+    def admit(self, seq: Sequence) -> int:
+        """None of its tokens are in memory already."""
+        return 0
+
     def take(self, seq: Sequence, tokens: int) -> None:
         """Take what `need` said."""
         blocks = self.need(seq, tokens)
@@ -161,13 +183,42 @@ class Reservation:
         """None in each of them."""
         return [0] * steps
 
-    def give_back(self, seq: Sequence) -> None:
+    def take_rows(self, blocks: int) -> None:
+        """Nothing: decode rows are paid for."""
+
+    def give_back(self, seq: Sequence, in_flight: int = 0) -> None:
         """Everything that `seq` holds is free again."""
         self.free += seq.blocks
         seq.blocks = 0
 
 
 KvMemory = BlockPool | Reservation
+
+
+class Outlook:
+    """What a plan may count on for its admissions: the memory as it will be by then. Pure: nothing is taken.
+
+    `simulator.prefix.CacheOutlook` is the same with a prefix cache.
+    """
+
+    def __init__(self, kv: KvMemory, free: int) -> None:
+        self._kv = kv
+        self.free = free
+
+    def cached(self, seq: Sequence) -> int:
+        """Tokens that `seq` would find if it were admitted now."""
+        return 0
+
+    def need(self, seq: Sequence, tokens: int) -> int:
+        """Blocks that `seq` takes when it is admitted and computes `tokens` beyond what it finds."""
+        return self._kv.need(seq, tokens)
+
+    def take(self, seq: Sequence, tokens: int) -> None:
+        """Count on its admission with `tokens` beyond what it finds."""
+        self.free -= self._kv.need(seq, tokens)
+
+    def register(self, seq: Sequence, computed: int) -> None:
+        """Count on the first `computed` tokens of `seq` being findable: by nobody, without a cache."""
 
 
 def _check(usable: int, block_size: int) -> None:

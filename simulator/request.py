@@ -20,8 +20,9 @@ class Request(NamedTuple):
 
     `arrival_ns` counts from the start of the run's clock. `output_tokens` is the true length, which schedulers can't
     see; `max_tokens` is what the client asked for, where known. `prefix_hashes` are the trace's chained ids of prompt
-    blocks. A follow-up turn names the turn it waits for in `after`: it arrives `delay_ns` after that one has
-    finished, and its own `arrival_ns` is the earliest instant it may arrive.
+    blocks, one per `prefix_block_tokens` tokens, the last block perhaps partial. A follow-up turn names the turn it
+    waits for in `after`: it arrives `delay_ns` after that one has finished, and its own `arrival_ns` is the earliest
+    instant it may arrive.
     """
 
     id: str
@@ -34,6 +35,7 @@ class Request(NamedTuple):
     prefix_hashes: tuple[int, ...] = ()
     after: str | None = None
     delay_ns: int = 0
+    prefix_block_tokens: int = 16
 
 
 class Sequence:
@@ -48,12 +50,15 @@ class Sequence:
         "_computed",
         "_decoding",
         "_finish_step",
+        "_hash_tokens",
+        "_hashes",
         "_output_tokens",
         "_queue",
         "_span",
         "admission",
         "arrival_ns",
         "blocks",
+        "cached_tokens",
         "decode_ns",
         "finish_ns",
         "first_token_ns",
@@ -70,6 +75,7 @@ class Sequence:
         "reason",
         "recomputed_tokens",
         "released_ns",
+        "reused_tokens",
         "scheduled_ns",
         "session",
         "since_ns",
@@ -89,7 +95,9 @@ class Sequence:
         self.blocks = 0  # KV blocks reserved for it; a paged pool derives them from `computed` instead
         self.admission = -1  # running number of its last admission
         self.preemptions = 0
-        self.recomputed_tokens = 0
+        self.recomputed_tokens = 0  # computed a second time, after a preemption
+        self.cached_tokens = 0  # found in the prefix cache when it was first admitted
+        self.reused_tokens = 0  # found there when it came back after a preemption
         self.reason = ""  # why it was rejected
         self.scheduled_ns = -1  # first admission
         self.first_token_ns = -1
@@ -98,6 +106,8 @@ class Sequence:
         self.since_ns = request.arrival_ns  # when it entered its present state
         self.queued_ns = self.prefill_ns = self.decode_ns = self.preempted_ns = 0  # time spent in each state so far
         self._output_tokens = request.output_tokens
+        self._hashes = request.prefix_hashes
+        self._hash_tokens = request.prefix_block_tokens
         self._computed = 0
         self._queue: object = None  # the waiting queue it is in
         self._decoding: DecodeClock | None = None

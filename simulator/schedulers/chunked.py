@@ -19,6 +19,7 @@ class Chunked(QueuedScheduler):
     """
 
     name = "chunked"
+    scheduler_reserve_full_isl = True
     decode_stable = True
     work_conserving = True
     engine_keys = frozenset(
@@ -33,7 +34,7 @@ class Chunked(QueuedScheduler):
         free = kv.free - kv.decode_need(decoding)
         slices: list[Slice] = []
         for seq in view.prefilling:
-            wanted = _chunk(seq, limits)
+            wanted = _chunk(seq.remaining, limits)
             tokens = min(wanted, tokens_left, prefill_left)
             if tokens < wanted and seq.admission < decoding.latest_admission:
                 return self._walk(view)  # it stands before some decode in the list, so it may take that one's token
@@ -44,7 +45,7 @@ class Chunked(QueuedScheduler):
                 slices.append(Slice(seq, tokens))
         if free < 0 or tokens_left < 0:
             return self._walk(view)
-        slices += _admit(view, min(tokens_left, prefill_left), free)
+        slices += self._admit(view, slices, min(tokens_left, prefill_left), free)
         return IterationPlan(slices, decoding)
 
     def _walk(self, view: View) -> IterationPlan:
@@ -61,7 +62,7 @@ class Chunked(QueuedScheduler):
             seq = rows[place]
             place += 1
             decodes = seq.state == DECODING
-            tokens = 1 if decodes else min(_chunk(seq, limits), tokens_left, prefill_left)
+            tokens = 1 if decodes else min(_chunk(seq.remaining, limits), tokens_left, prefill_left)
             if tokens == 0:
                 continue
             blocks = kv.row_need(seq) if decodes else kv.need(seq, tokens)
@@ -84,7 +85,7 @@ class Chunked(QueuedScheduler):
             free -= blocks
         slices = [Slice(seq, tokens) for seq, (tokens, _) in taken.items() if seq.state == PREFILLING]
         if not victims:
-            slices += _admit(view, min(tokens_left, prefill_left), free)
+            slices += self._admit(view, slices, min(tokens_left, prefill_left), free)
         return IterationPlan(slices, [seq for seq in taken if seq.state == DECODING], victims)
 
     def _victim(self, rows: list[Sequence]) -> Sequence:
@@ -92,28 +93,29 @@ class Chunked(QueuedScheduler):
             return max(rows, key=lambda seq: (seq.priority, seq.arrival_ns))
         return rows[-1]
 
-
-def _chunk(seq: Sequence, limits: Limits) -> int:
-    """What a sequence would compute next, budget aside."""
-    threshold = limits.long_prefill_token_threshold
-    return min(seq.remaining, threshold) if threshold else seq.remaining
-
-
-def _admit(view: View, tokens_left: int, free: int) -> list[Slice]:
-    """Waiting sequences in order, while slots, budget and blocks for the whole of each last."""
-    kv = view.kv
-    slots = view.limits.max_num_seqs - view.num_running
-    slices: list[Slice] = []
-    if slots <= 0 or tokens_left <= 0:
+    def _admit(self, view: View, running: list[Slice], tokens_left: int, free: int) -> list[Slice]:
+        """Waiting sequences in order, while slots, budget and blocks for the whole of each last."""
+        slots = view.limits.max_num_seqs - view.num_running
+        slices: list[Slice] = []
+        if slots <= 0 or tokens_left <= 0 or not len(view.waiting):
+            return slices
+        memory = view.kv.outlook(free)
+        for seq, tokens in running:
+            memory.register(seq, seq.computed + tokens)
+        for seq in view.waiting:
+            remaining = seq.goal - memory.cached(seq)
+            tokens = min(_chunk(remaining, view.limits), tokens_left)
+            if memory.need(seq, remaining if self.scheduler_reserve_full_isl else tokens) > memory.free:
+                break
+            memory.take(seq, tokens)
+            tokens_left -= tokens
+            slices.append(Slice(seq, tokens))
+            if len(slices) == slots or not tokens_left:
+                break
         return slices
-    for seq in view.waiting:
-        whole = kv.whole_need(seq)
-        if whole > free:
-            break
-        tokens = min(_chunk(seq, view.limits), tokens_left)
-        tokens_left -= tokens
-        free -= whole if tokens == seq.goal else kv.need(seq, tokens)
-        slices.append(Slice(seq, tokens))
-        if len(slices) == slots or not tokens_left:
-            break
-    return slices
+
+
+def _chunk(remaining: int, limits: Limits) -> int:
+    """What a sequence with `remaining` tokens to compute would take next, budget aside."""
+    threshold = limits.long_prefill_token_threshold
+    return min(remaining, threshold) if threshold else remaining

@@ -11,6 +11,7 @@ from experiments.config import RunConfig
 from experiments.schema import Load, Settings, Trace
 from simulator.kv import KvMemory
 from simulator.plan import Limits
+from simulator.prefix import CachedPool
 from simulator.request import Request
 from simulator.usage import Machine
 
@@ -44,6 +45,8 @@ def limits(run: RunConfig) -> Limits:
 def kv_memory(run: RunConfig) -> KvMemory:
     """Fresh KV memory for `run`."""
     options = dict(run.pieces.options["kv"])
+    if run.settings.engine.enable_prefix_caching:
+        return CachedPool(run.memory.num_gpu_blocks, run.settings.engine.block_size)
     if run.settings.kv.name == "reserve":
         options["max_model_len"] = max_model_len(run)
     memory: KvMemory = run.pieces.kv_class(run.memory.num_gpu_blocks, run.settings.engine.block_size, **options)
@@ -68,6 +71,7 @@ def _traced(trace: Trace) -> Workload:
         trace.path,
         format=trace.format,
         unit=trace.unit,
+        block_size=trace.block_size,
         zero_output=trace.zero_output,
         strict=trace.strict,
         limit=trace.limit,

@@ -130,6 +130,7 @@ def _sim_block(log: RunLog, context: RunContext, duration_s: float) -> dict[str,
         "iterations_by_mode": iterations_by_mode(log),
         "preemptions": int(log.sequences["preemptions"].sum()),
         "recomputed_tokens": int(log.sequences["recomputed_tokens"].sum()),
+        "prefix_cache": _prefix_cache(log),
         "rejected": rejections(log),
         "utilisation": utilisation(log, context.machine),
         "kv_usage": kv_usage(log),
@@ -137,6 +138,18 @@ def _sim_block(log: RunLog, context: RunContext, duration_s: float) -> dict[str,
         "speedup": duration_s / context.wall_s if context.wall_s > 0 else None,
         "fast_forward": info["fast_forward"],
         "warnings": list(context.warnings),
+    }
+
+
+def _prefix_cache(log: RunLog) -> dict[str, Any]:
+    """Prompt tokens found in the cache at first admission, and those found again after a preemption, apart."""
+    s = log.sequences
+    prompts = int(s["prompt_tokens"][s["scheduled_ns"] >= 0].sum())
+    cached = int(s["cached_tokens"].sum())
+    return {
+        "hit_rate": cached / prompts if prompts else 0.0,
+        "cached_tokens": cached,
+        "reused_after_preemption_tokens": int(s["reused_tokens"].sum()),
     }
 
 
@@ -158,7 +171,15 @@ def requests_csv(log: RunLog) -> str:
     for name in ("ttft", "tpot", "e2el"):
         ms = table[f"{name}_ns"] / NS_PER_MS
         columns[f"{name}_ms"] = _cells(ms, ~done | one_token if name == "tpot" else ~done)
-    for name in ("queued_ns", "prefill_ns", "decode_ns", "preempted_ns", "preemptions", "recomputed_tokens"):
+    for name in (
+        "queued_ns",
+        "prefill_ns",
+        "decode_ns",
+        "preempted_ns",
+        "preemptions",
+        "recomputed_tokens",
+        "cached_tokens",
+    ):
         columns[name] = s[name].tolist()
     return _csv(columns)
 

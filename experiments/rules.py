@@ -18,7 +18,10 @@ from workloads.arrivals import arrival_faults
 from workloads.lengths import length_faults
 from workloads.synthetic import synthesize
 
-LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_num_prefill_tokens", "long_prefill_token_threshold")
+LIMITS = (
+    "max_num_seqs", "max_num_batched_tokens", "max_num_prefill_tokens", "long_prefill_token_threshold",
+    "enable_prefix_caching",
+)  # fmt: skip
 
 
 class Unused(NamedTuple):
@@ -36,6 +39,8 @@ def unused_keys(settings: Settings, pieces: Pieces) -> dict[str, Unused]:
         if key not in obeyed:
             why = f"scheduler {settings.scheduler.name} doesn't obey it; {_who_obeys(key)} would"
             unused[f"engine.{key}"] = Unused(why, ("scheduler", "name"))
+    if settings.kv.name != "paged":
+        unused["engine.enable_prefix_caching"] = Unused("only paged memory has a prefix cache", ("kv", "name"))
     if settings.engine.num_gpu_blocks_override is not None:
         override = ("engine", "num_gpu_blocks_override")
         unused["engine.gpu_memory_utilization"] = Unused("num_gpu_blocks_override sets the KV memory", override)
@@ -95,8 +100,6 @@ def _check_workload(settings: Settings, faults: Faults) -> None:
 
 def _check_limits(settings: Settings, pieces: Pieces, faults: Faults) -> None:
     engine, obeyed = settings.engine, pieces.scheduler_class.engine_keys
-    if engine.enable_prefix_caching:
-        faults.add(("engine", "enable_prefix_caching"), "not modelled yet; only false is accepted")
     both = {"max_num_batched_tokens", "max_num_seqs"} <= obeyed
     if both and engine.max_num_batched_tokens < engine.max_num_seqs:
         faults.add(

@@ -180,6 +180,9 @@ class Trace(_Keys):
     unit: Literal["s", "ms", "us", "ns"] | None = Field(
         default=None, description="of the arrival column; default: the format's"
     )
+    block_size: Count | None = Field(
+        default=None, description="prompt tokens per block id, where the trace has ids; default: the format's"
+    )
     zero_output: Literal["drop", "keep", "error"] = Field(default="drop", description="requests without output")
     strict: Bool = Field(default=False, description="a faulty row is an error instead of dropped and counted")
     limit: Count | None = Field(default=None, description="the first requests only")
@@ -208,7 +211,9 @@ class Engine(_Keys):
     )
     num_gpu_blocks_override: Count | None = Field(default=None, description="KV blocks, instead of planning")
     tensor_parallel_size: Count = Field(default=1, description="GPUs that share every layer")
-    enable_prefix_caching: Bool = Field(default=False, description="not modelled yet: only false is accepted")
+    enable_prefix_caching: Bool = Field(
+        default=False, description="keep the KV blocks of prompts findable, as vLLM does by default"
+    )
     max_tokens: MaxTokens = Field(
         default="column",
         description="what clients ask for: the trace's column, a number, or oracle (the true length, flagged)",

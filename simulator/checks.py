@@ -64,9 +64,13 @@ class PlanCheck:
         if wait is not None and wait <= now_ns:
             self._fail("wait_until_ns must be later than now", now_ns, wait, now_ns)
 
-    def begun(self, now_ns: int) -> None:
+    def begun(self, plan: IterationPlan, now_ns: int) -> None:
         """What shows once the plan's blocks are taken and its tokens counted."""
         kv = self._batch.kv
+        if kv.caches:  # what a sequence found in the cache is known only now
+            for seq, tokens in plan.prefill:
+                if seq.computed > seq.goal:
+                    self._fail(f"tokens to prefill of {seq.id!r}", tokens - (seq.computed - seq.goal), tokens, now_ns)
         if kv.free < 0:
             self._fail("KV blocks", kv.total, kv.total - kv.free, now_ns)
         if self._batch.barren_tokens > self._barren_limit:

@@ -19,6 +19,7 @@ from simpy.events import EventPriority
 from simulator.batch import Batch, Flight
 from simulator.checks import PlanCheck, misfit
 from simulator.fastforward import Executor, decode_ends
+from simulator.plan import IterationPlan
 from simulator.recorder import Recorder
 from simulator.request import Request, Sequence
 from simulator.schedulers.base import Scheduler
@@ -90,6 +91,8 @@ class Engine:
         self._view = EngineView(env, batch)
         self._check = PlanCheck(scheduler, batch, recorder)
         self._may_skip = fast_forward and scheduler.decode_stable
+        self._has_memory = scheduler.has_memory
+        self._begun = IterationPlan()  # latest; launched before another one begins
         self._async = async_scheduling
         self._on_answer = on_answer
 
@@ -138,8 +141,9 @@ class Engine:
             self._check.plan(plan, self.now_ns)
             if plan.prefill or plan.decode or plan.preempt:
                 flight = self.batch.begin(plan, self.now_ns)
-                self._check.begun(self.now_ns)
+                self._check.begun(plan, self.now_ns)
                 if flight.shape.prefill or flight.shape.decode_seqs:
+                    self._begun = plan
                     return flight, NEVER
                 self._answer(self.batch.end_batch(self.now_ns))
                 if not ahead:
@@ -156,10 +160,14 @@ class Engine:
         most = 1
         if self._may_skip and flight.repeatable and flight.version == self.batch.version:
             most += self.batch.steps_left()
+            if self._has_memory and (horizon := self._scheduler.decode_horizon(self._view)) is not None:
+                most = min(most, horizon)
         ends_ns: Seq[int]
         if most > 1:
             ends_ns = decode_ends(self._executor, flight.shape, start_ns, most, self.env.peek(), int(self._async))
         else:
             ends_ns = (start_ns + self._executor.iteration_ns(flight.shape),)
         self.batch.run(flight, start_ns, ends_ns)
+        if self._has_memory:
+            self._scheduler.on_commit(self._view, self._begun, len(ends_ns))
         return ends_ns

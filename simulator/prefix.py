@@ -111,6 +111,7 @@ class CachedPool(BlockPool):
                 del self._users[block]
                 self._queue[block] = self.keys.of(seq, place)
                 self.free += 1
+        self.keys.forget(seq)
 
     def _forget(self, block: int, key: Key | None) -> None:
         if key is not None:
@@ -121,28 +122,39 @@ class CachedPool(BlockPool):
 
 
 class PrefixKeys:
-    """Content keys of a sequence's blocks: chained over the prompt's ids, its own beyond them."""
+    """Content keys of a sequence's blocks: by the trace's ids within the prompt, its own beyond it.
+
+    The trace's block size and the pool's need not agree: a KV block is known by the chain of ids up to the one that
+    covers its last token, and by its place.
+    """
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        self._chains: dict[tuple[int, int, int], int] = {}
-        self._keys: dict[int, list[int]] = {}
+        self._numbers: dict[tuple[int, int], int] = {}  # (chain so far, next id) -> number of the longer chain
+        self._chains: dict[Sequence, list[int]] = {}
 
     def of(self, seq: Sequence, place: int) -> Key:
         """The key of block `place`. Blocks that the trace says nothing about are nobody else's."""
-        keys = self._keys.get(seq.index)
-        if keys is None:
-            keys = self._keys[seq.index] = self._chain(seq)
-        return keys[place] if place < len(keys) else (seq.index, place)
+        end = (place + 1) * self._block_size
+        covers = (end - 1) // seq._hash_tokens
+        if end > seq.prompt_tokens or covers >= len(seq._hashes):
+            return (-1, seq.index, place)
+        chain = self._chains.get(seq)
+        if chain is None:
+            chain = self._chains[seq] = self._chain(seq._hashes)
+        return (chain[covers], place)
 
-    def _chain(self, seq: Sequence) -> list[int]:
-        keys: list[int] = []
-        parent = -1
-        span = seq._hash_tokens // self._block_size  # KV blocks per id of the trace
-        for place in range(min(seq.prompt_tokens // self._block_size, len(seq._hashes) * span)):
-            parent = self._chains.setdefault((parent, seq._hashes[place // span], place % span), len(self._chains))
-            keys.append(parent)
-        return keys
+    def forget(self, seq: Sequence) -> None:
+        """`seq` has left; should it come back, its chain is made again."""
+        self._chains.pop(seq, None)
+
+    def _chain(self, hashes: tuple[int, ...]) -> list[int]:
+        chain: list[int] = []
+        number = -1
+        for name in hashes:
+            number = self._numbers.setdefault((number, name), len(self._numbers))
+            chain.append(number)
+        return chain
 
 
 class CacheOutlook(Outlook):

@@ -40,8 +40,8 @@ EVENT_KINDS = ("admit", "preempt", "release", "reject")
 
 SEQUENCES = (
     "arrival_ns", "prompt_tokens", "output_tokens", "emitted_tokens", "finished", "scheduled_ns", "first_token_ns",
-    "finish_ns", "released_ns", "preemptions", "recomputed_tokens", "queued_ns", "prefill_ns", "decode_ns",
-    "preempted_ns",
+    "finish_ns", "released_ns", "preemptions", "recomputed_tokens", "cached_tokens", "reused_tokens", "queued_ns",
+    "prefill_ns", "decode_ns", "preempted_ns",
 )  # fmt: skip
 
 
@@ -144,6 +144,8 @@ def _sequences(sequences: list[Sequence]) -> Table:
         column(s.released_ns for s in sequences),
         column(s.preemptions for s in sequences),
         column(s.recomputed_tokens for s in sequences),
+        column(s.cached_tokens for s in sequences),
+        column(s.reused_tokens for s in sequences),
         column(s.queued_ns for s in sequences),
         column(s.prefill_ns for s in sequences),
         column(s.decode_ns for s in sequences),

@@ -90,6 +90,7 @@ class Ordered:
                 column(ids), scaled(self._all - self.first_ns, factor).tolist(), column(rows.prompt_tokens),
                 column(rows.output_tokens), extra("max_tokens"), extra("priority"), extra("session"),
                 extra("prefix_hashes"), extra("after"), extra("delay_ns"),
+                repeat(rows.block_size or Request._field_defaults["prefix_block_tokens"]),
             )  # fmt: skip
             # Request._make without its Python frame per request; `strict` would trip over the endless defaults.
             return list(map(partial(tuple.__new__, Request), zip(*columns, strict=False)))

@@ -7,4 +7,10 @@ BUILTIN = {
     "dynamic": "simulator.schedulers.dynamic:Dynamic",
     "continuous": "simulator.schedulers.continuous:Continuous",
     "chunked": "simulator.schedulers.chunked:Chunked",
+    "vllm_v1": "simulator.schedulers.vllm_v1:VllmV1",
+    "vllm_v0": "simulator.schedulers.vllm_v0:VllmV0",
+    "orca": "simulator.schedulers.orca:Orca",
+    "faster_transformer": "simulator.schedulers.faster_transformer:FasterTransformer",
+    "tgi": "simulator.schedulers.tgi:Tgi",
+    "trtllm": "simulator.schedulers.trtllm:TrtLlm",
 }

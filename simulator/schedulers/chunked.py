@@ -20,10 +20,17 @@ class Chunked(QueuedScheduler):
 
     name = "chunked"
     scheduler_reserve_full_isl = True
+    watermark = 0.0
     decode_stable = True
     work_conserving = True
     engine_keys = frozenset(
-        {"max_num_seqs", "max_num_batched_tokens", "max_num_prefill_tokens", "long_prefill_token_threshold"}
+        {
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "max_num_prefill_tokens",
+            "long_prefill_token_threshold",
+            "enable_prefix_caching",
+        }
     )
 
     def plan(self, view: View) -> IterationPlan:
@@ -100,12 +107,13 @@ class Chunked(QueuedScheduler):
         if slots <= 0 or tokens_left <= 0 or not len(view.waiting):
             return slices
         memory = view.kv.outlook(free)
+        kept_free = int(self.watermark * view.kv.total) if view.num_running else 0
         for seq, tokens in running:
             memory.register(seq, seq.computed + tokens)
         for seq in view.waiting:
             remaining = seq.goal - memory.cached(seq)
             tokens = min(_chunk(remaining, view.limits), tokens_left)
-            if memory.need(seq, remaining if self.scheduler_reserve_full_isl else tokens) > memory.free:
+            if memory.need(seq, remaining if self.scheduler_reserve_full_isl else tokens) > memory.free - kept_free:
                 break
             memory.take(seq, tokens)
             tokens_left -= tokens

@@ -22,7 +22,9 @@ class Continuous(QueuedScheduler):
     decode_stable = True
     whole_prompts = True
     work_conserving = True
-    engine_keys = frozenset({"max_num_seqs", "max_num_batched_tokens", "max_num_prefill_tokens"})
+    engine_keys = frozenset(
+        {"max_num_seqs", "max_num_batched_tokens", "max_num_prefill_tokens", "enable_prefix_caching"}
+    )
 
     def __init__(self, order: str = "prefill_first", policy: str = "fcfs") -> None:
         super().__init__(policy)
@@ -60,11 +62,16 @@ class Continuous(QueuedScheduler):
                 budget = min(budget, limits.max_num_prefill_tokens)
         slots = limits.max_num_seqs - view.num_running
         prompts: list[Slice] = []
+        if not len(view.waiting) or slots <= 0:
+            return prompts
+        memory = view.kv.outlook(free)
         for seq in view.waiting:
-            free -= view.kv.whole_need(seq)
-            budget -= seq.goal
-            if slots == 0 or free < 0 or (prompts and budget < 0):
+            tokens = seq.goal - memory.cached(seq)
+            if memory.need(seq, tokens) > memory.free or (prompts and tokens > budget):
                 break
-            slots -= 1
-            prompts.append(Slice(seq, seq.goal))
+            memory.take(seq, tokens)
+            budget -= tokens
+            prompts.append(Slice(seq, tokens))
+            if len(prompts) == slots:
+                break
         return prompts

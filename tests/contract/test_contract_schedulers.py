@@ -29,6 +29,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"order": "orca", "policy": "sjf"},
     ],
     "chunked": [{}, {"policy": "priority"}, {"policy": "sjf"}],
+    "vllm_v1": [{}, {"policy": "priority"}, {"scheduler_reserve_full_isl": False}, {"watermark": 0.1}],
 }
 
 

@@ -42,11 +42,18 @@ ROWS = [
 ]
 ROWS[20] = "0.19,119,0"
 ROWS[30], ROWS[31] = ROWS[31], ROWS[30]
+# Mooncake's form: every prompt begins with the same block of 512 tokens.
+HASHED = TRACE.replace("TRACE.csv", "HASHED.jsonl")
+PROMPTS = [
+    json.dumps({"timestamp": 50 * i, "input_length": 600, "output_length": 9, "hash_ids": [0, i + 1]})
+    for i in range(20)
+]
 
 
 def resolve(tmp_path: Path, text: str, *overrides: str) -> Plan:
     (tmp_path / "TRACE.csv").write_text("\n".join(ROWS) + "\n")
     (tmp_path / "TRACE2.csv").write_text("\n".join(ROWS[:10]) + "\n")
+    (tmp_path / "HASHED.jsonl").write_text("\n".join(PROMPTS) + "\n")
     path = tmp_path / "c.yaml"
     path.write_text(text)
     return load(str(path), list(overrides))
@@ -82,6 +89,7 @@ KEYS: dict[str, tuple[str, list[str], str]] = {
     "trace.path": (TRACE, [], "trace.path=TRACE2.csv"),
     "trace.format": (TRACE, [], "trace.format=azure"),
     "trace.unit": (TRACE, [], "trace.unit=ms"),
+    "trace.block_size": (HASHED, [], "trace.block_size=16"),
     "trace.zero_output": (TRACE, [], "trace.zero_output=keep"),
     "trace.strict": (TRACE, [], "trace.strict=true"),
     "trace.limit": (TRACE, [], "trace.limit=7"),
@@ -117,7 +125,7 @@ KEYS: dict[str, tuple[str, list[str], str]] = {
     "engine.gpu_memory_utilization": (SYNTHETIC, [], "engine.gpu_memory_utilization=0.5"),
     "engine.num_gpu_blocks_override": (SYNTHETIC, [], "engine.num_gpu_blocks_override=200"),
     "engine.tensor_parallel_size": (SYNTHETIC, [], "engine.tensor_parallel_size=2"),
-    "engine.enable_prefix_caching": (SYNTHETIC, [], "engine.enable_prefix_caching=true"),
+    "engine.enable_prefix_caching": (HASHED, [], "engine.enable_prefix_caching=true"),
     "engine.max_tokens": (SYNTHETIC, [], "engine.max_tokens=9"),
     "engine.async_scheduling": (SYNTHETIC, [], "engine.async_scheduling=true"),
     "kv.name": (SYNTHETIC, ["engine.max_model_len=8192"], "kv.name=reserve"),
@@ -134,7 +142,7 @@ KEYS: dict[str, tuple[str, list[str], str]] = {
     "pins": (SYNTHETIC, [], "pins={model: abc}"),
     "sweep": (SYNTHETIC, [], "sweep={seed: [3]}"),
 }  # fmt: skip
-REFUSED = {"trace.format", "trace.strict", "engine.enable_prefix_caching", "pins"}
+REFUSED = {"trace.format", "trace.strict", "trace.block_size", "pins"}
 _SECTIONS = {"trace", "load", "engine", "kv", "scheduler", "cost_model", "slo"}
 
 
@@ -165,6 +173,9 @@ OPTIONS: dict[tuple[str, str, str], tuple[Any, list[str]]] = {
     ("scheduler", "continuous", "order"): ("orca", []),
     ("scheduler", "continuous", "policy"): ("sjf", []),
     ("scheduler", "chunked", "policy"): ("sjf", []),
+    ("scheduler", "vllm_v1", "policy"): ("sjf", []),
+    ("scheduler", "vllm_v1", "scheduler_reserve_full_isl"): ("false", ["engine.num_gpu_blocks_override=250"]),
+    ("scheduler", "vllm_v1", "watermark"): (0.5, ["engine.num_gpu_blocks_override=450"]),
     ("kv", "reserve", "rule"): ("exact", ["engine.max_model_len=8192"]),
 }
 

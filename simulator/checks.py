@@ -14,6 +14,8 @@ from simulator.schedulers.base import Scheduler
 
 # A policy that computes this many times the whole memory without one token coming out makes no progress.
 BARREN_FACTOR = 64
+# So does one that sets this many timers in a row without planning anything.
+MAX_IDLE_PLANS = 10_000
 
 
 def misfit(request: Request, limits: Limits, kv: KvMemory) -> str:
@@ -24,6 +26,8 @@ def misfit(request: Request, limits: Limits, kv: KvMemory) -> str:
         return "zero_output"
     if request.prompt_tokens + request.output_tokens > limits.max_model_len:
         return "exceeds_max_model_len"
+    if request.max_tokens is not None and request.output_tokens > request.max_tokens:
+        return "exceeds_max_tokens"
     return kv.misfit(request)
 
 
@@ -36,6 +40,7 @@ class PlanCheck:
         self._recorder = recorder
         self._limits = batch.limits
         self._token_limit = scheduler.token_limit(batch.limits)
+        self._idle_version, self._idle_plans = -1, 0
         self._barren_limit = BARREN_FACTOR * (batch.kv.total * batch.kv.block_size + batch.limits.max_model_len)
 
     def plan(self, plan: IterationPlan, now_ns: int) -> None:
@@ -75,6 +80,14 @@ class PlanCheck:
             self._fail("KV blocks", kv.total, kv.total - kv.free, now_ns)
         if self._batch.barren_tokens > self._barren_limit:
             self._fail("tokens computed without one coming out", self._barren_limit, self._batch.barren_tokens, now_ns)
+
+    def idle(self, now_ns: int) -> None:
+        """Nothing is planned. Timers are fine, but not one after another while nothing joins or leaves."""
+        if self._idle_version != self._batch.version:
+            self._idle_version, self._idle_plans = self._batch.version, 0
+        self._idle_plans += 1
+        if self._idle_plans > MAX_IDLE_PLANS:
+            self._fail("empty plans in a row", MAX_IDLE_PLANS, self._idle_plans, now_ns)
 
     def nothing_is_stuck(self, now_ns: int) -> None:
         """The engine is about to stop: whoever is left would wait for ever (invariant 11)."""

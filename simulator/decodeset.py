@@ -15,11 +15,10 @@ from simulator.request import DecodeClock, Sequence
 class DecodeSet(DecodeClock):
     """All decoding sequences. Policies read `len()`, `context`, `max_context`; the engine changes it."""
 
-    __slots__ = ("_base_sum", "_block_size", "_finishes", "_longest", "_n", "_phases", "latest_admission")
+    __slots__ = ("_base_sum", "_block_size", "_finishes", "_longest", "_n", "_phases")
 
     def __init__(self, block_size: int) -> None:
         super().__init__()
-        self.latest_admission = -1  # of any sequence that ever joined: who was admitted later isn't in here
         self._n = 0
         self._base_sum = 0  # sum of (tokens computed - step); each member's base stays as it is while the set advances
         self._block_size = block_size
@@ -65,7 +64,6 @@ class DecodeSet(DecodeClock):
         seq._decoding = self
         seq._base = base
         seq._finish_step = self.step + tokens_left
-        self.latest_admission = max(self.latest_admission, seq.admission)
         self._n += 1
         self._base_sum += base
         self._phases[base % self._block_size] += 1

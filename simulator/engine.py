@@ -112,6 +112,7 @@ class Engine:
         while True:
             flight, wake_ns = (ahead, NEVER) if ahead else self._next()
             if flight is None:
+                self._check.idle(self.now_ns)
                 wake_ns = min(wake_ns, env.peek())
                 if wake_ns == NEVER:
                     return self._check.nothing_is_stuck(self.now_ns)

@@ -41,11 +41,8 @@ class Chunked(QueuedScheduler):
         free = kv.free - kv.decode_need(decoding)
         slices: list[Slice] = []
         for seq in view.prefilling:
-            wanted = _chunk(seq.remaining, limits)
-            tokens = min(wanted, tokens_left, prefill_left)
-            if tokens < wanted and seq.admission < decoding.latest_admission:
-                return self._walk(view)  # it stands before some decode in the list, so it may take that one's token
-            if tokens > 0:
+            tokens = min(_chunk(seq.remaining, limits), tokens_left, prefill_left)
+            if tokens > 0:  # only the one admitted last can be short, so nobody behind it goes without
                 tokens_left -= tokens
                 prefill_left -= tokens
                 free -= kv.need(seq, tokens)
@@ -91,8 +88,6 @@ class Chunked(QueuedScheduler):
             prefill_left -= 0 if decodes else tokens
             free -= blocks
         slices = [Slice(seq, tokens) for seq, (tokens, _) in taken.items() if seq.state == PREFILLING]
-        if not victims:
-            slices += self._admit(view, slices, min(tokens_left, prefill_left), free)
         return IterationPlan(slices, [seq for seq in taken if seq.state == DECODING], victims)
 
     def _victim(self, rows: list[Sequence]) -> Sequence:

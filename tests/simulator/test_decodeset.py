@@ -67,7 +67,6 @@ class DecodeSetMachine(RuleBasedStateMachine):
         assert self.set.context == sum(contexts)
         assert self.set.max_context == max(contexts, default=0)
         assert [row.seq.computed for row in self.rows] == contexts
-        assert self.set.latest_admission == self.joined - 1
         for steps in (0, 1, self.block_size + 1):
             assert self.set.new_blocks(steps) == sum((c + steps) % self.block_size == 0 for c in contexts)
         if self.rows:

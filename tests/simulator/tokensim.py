@@ -183,7 +183,7 @@ class TokenSim:
             finish = r.times[-1] if ended else -1
             return (
                 r.arrival, r.prompt, r.output, len(r.times), int(ended), r.scheduled,
-                r.times[0] if r.times else -1, finish, finish, r.preemptions, r.recomputed, *r.spent.values(),
+                r.times[0] if r.times else -1, finish, finish, r.preemptions, r.recomputed, 0, 0, *r.spent.values(),
             )  # fmt: skip
 
         info: dict[str, Any] = {

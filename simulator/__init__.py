@@ -18,6 +18,8 @@ _PUBLIC = {
     "BatchShape": "simulator.plan",
     "Limits": "simulator.plan",
     "Scheduler": "simulator.schedulers.base",
+    "View": "simulator.schedulers.base",
+    "decode_with_room": "simulator.schedulers.base",
     "BlockPool": "simulator.kv",
     "Reservation": "simulator.kv",
     "RunLog": "simulator.recorder",

@@ -1,7 +1,7 @@
 """KV-cache memory, in blocks: paged on demand, or reserved whole on admission.
 
-Both answer the same questions of a policy (`need`, `whole_need`, `decode_need`, `held`, `free`) and take and give back
-for the engine. A sequence is servable at all when `misfit` returns "".
+Both answer the same questions of a policy (`need`, `whole_need`, `room`, `decode_need`, `held`, `free`) and take and
+give back for the engine. A sequence is servable at all when `misfit` returns "".
 """
 
 from __future__ import annotations
@@ -48,6 +48,10 @@ class BlockPool:
     def whole_need(self, seq: Sequence) -> int:
         """Blocks to take before all that `seq` has to compute now is computed."""
         return self.need(seq, seq.goal - seq._computed)
+
+    def room(self, seq: Sequence, tokens: int) -> int:
+        """Blocks that `seq` takes up once it has `tokens` in memory."""
+        return -(-tokens // self.block_size)
 
     def decode_need(self, decoding: DecodeSet) -> int:
         """Blocks to take before the whole decode set gets its next token."""
@@ -152,6 +156,10 @@ class Reservation:
     def whole_need(self, seq: Sequence) -> int:
         """The same: a reservation is whole."""
         return self.need(seq, 0)
+
+    def room(self, seq: Sequence, tokens: int) -> int:
+        """The whole reservation, however many tokens."""
+        return self._reserved(seq.prompt_tokens, seq._output_tokens, seq.max_tokens)
 
     def decode_need(self, decoding: DecodeSet) -> int:
         """Nothing: the tokens to come are paid for."""

@@ -58,6 +58,8 @@ class Scheduler:
 
     `decode_stable`  While membership, waiting queue and arrivals don't change and the memory suffices, the plan after
                      "decode everybody" is "decode everybody" again, so the engine may skip over such iterations.
+    `has_memory`     Its plans depend on what it planned before, which it counts in `on_commit`; if it is
+                     `decode_stable`, that holds for as many iterations as `decode_horizon` says.
     `whole_prompts`  Prompts aren't split: a single prompt may exceed the token limit when it is the only one.
     `holds_slots`    Request-level batching: a finished row keeps slot and memory until its whole batch is done, and
                      the batch is padded to a rectangle.
@@ -68,6 +70,7 @@ class Scheduler:
 
     name = ""
     decode_stable = False
+    has_memory = False
     whole_prompts = False
     holds_slots = False
     work_conserving = False
@@ -78,6 +81,21 @@ class Scheduler:
     def plan(self, view: View) -> IterationPlan:
         """The next iteration, decided from `view` alone. Must not change anything; the engine checks the plan."""
         raise NotImplementedError
+
+    def on_commit(self, view: View, plan: IterationPlan, iterations: int) -> None:
+        """`plan` is carried out, `iterations` times in a row; `view` is what it makes of the engine.
+
+        Asked of a scheduler that `has_memory`, before it plans again, and the only place where it may change itself. It
+        keeps integer counters, so that one call with k iterations equals k calls with one.
+        """
+
+    def decode_horizon(self, view: View) -> int | None:
+        """How many iterations that decode everybody, from now on, its memory leaves as they are; None for any number.
+
+        At least 1. After as many its plan may be another though nothing else has changed. Asked of a scheduler that
+        `has_memory` and is `decode_stable`.
+        """
+        return None
 
     def queue_key(self) -> Key | None:
         """How the waiting queue is ordered; None is first come, first served."""

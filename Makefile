@@ -25,12 +25,12 @@ $(VENV)/.runtime: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
 	@touch $@
 
-$(VENV)/.test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test]'
+$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test,calibrate]'
 	@touch $@ $(VENV)/.runtime
 
-$(VENV)/.check: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test,check]'
+$(VENV)/.check: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test,calibrate,check]'
 	@touch $@ $(VENV)/.test $(VENV)/.runtime
 
 venv: $(VENV)/.check

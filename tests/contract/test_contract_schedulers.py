@@ -30,6 +30,16 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
     "chunked": [{}, {"policy": "priority"}, {"policy": "sjf"}],
     "vllm_v1": [{}, {"policy": "priority"}, {"scheduler_reserve_full_isl": False}, {"watermark": 0.1}],
+    "vllm_v0": [{}, {"watermark": 0.2, "policy": "priority"}],
+    "orca": [{}],
+    "faster_transformer": [{}, {"batch_size": 3, "max_queue_delay_ms": 0.05, "policy": "sjf"}, {"respond_at": "token"}],
+    "tgi": [
+        {},
+        {"waiting_served_ratio": 1.2, "max_waiting_tokens": 3, "max_batch_prefill_tokens": 40},
+        {"waiting_served_ratio": 0, "max_waiting_tokens": 0},
+        {"waiting_served_ratio": 3, "max_waiting_tokens": 7, "max_batch_total_tokens": 300},
+    ],
+    "trtllm": [{}, {"capacity": "max_utilization"}],
 }
 
 

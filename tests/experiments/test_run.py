@@ -176,6 +176,17 @@ OPTIONS: dict[tuple[str, str, str], tuple[Any, list[str]]] = {
     ("scheduler", "vllm_v1", "policy"): ("sjf", []),
     ("scheduler", "vllm_v1", "scheduler_reserve_full_isl"): ("false", ["engine.num_gpu_blocks_override=250"]),
     ("scheduler", "vllm_v1", "watermark"): (0.5, ["engine.num_gpu_blocks_override=450"]),
+    ("scheduler", "vllm_v0", "policy"): ("sjf", []),
+    ("scheduler", "vllm_v0", "watermark"): (0.5, ["engine.num_gpu_blocks_override=450"]),
+    ("scheduler", "faster_transformer", "batch_size"): (2, []),
+    ("scheduler", "faster_transformer", "max_queue_delay_ms"): (300, []),
+    ("scheduler", "faster_transformer", "respond_at"): ("token", []),
+    ("scheduler", "faster_transformer", "policy"): ("sjf", []),
+    ("scheduler", "tgi", "waiting_served_ratio"): (2, ["engine.max_tokens=60"]),
+    ("scheduler", "tgi", "max_waiting_tokens"): (1, ["scheduler.waiting_served_ratio=2", "engine.max_tokens=60"]),
+    ("scheduler", "tgi", "max_batch_prefill_tokens"): (100, ["engine.max_tokens=60"]),
+    ("scheduler", "tgi", "max_batch_total_tokens"): (5000, ["engine.max_tokens=60"]),
+    ("scheduler", "trtllm", "capacity"): ("max_utilization", []),
     ("kv", "reserve", "rule"): ("exact", ["engine.max_model_len=8192"]),
 }
 
@@ -401,8 +412,11 @@ def test_the_result_is_json(tmp_path: Path) -> None:
     assert result["sim"]["warnings"] == []
 
 
-def test_gpu_local_says_what_is_missing(tmp_path: Path) -> None:
-    if pytest.importorskip("importlib.util").find_spec("torch"):
-        pytest.skip("torch is installed")
-    with pytest.raises(MissingError, match=r"servesim\[calibrate\]"):
-        resolve(tmp_path, SYNTHETIC, "gpu=local")
+def test_gpu_local_asks_torch(tmp_path: Path) -> None:
+    """The real one: on a machine without a GPU it finds none, on one with a GPU that GPU."""
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        assert one(tmp_path, SYNTHETIC, "gpu=local").settings.gpu
+    else:
+        with pytest.raises(MissingError, match="no CUDA device"):
+            resolve(tmp_path, SYNTHETIC, "gpu=local")

@@ -14,8 +14,10 @@ A profile is a JSON object. All times are microseconds of one rank, per call:
                      prefill {chunk_tokens, context_tokens, us}: a chunk after that many tokens
                      decode {sequences, context_tokens, us}: rows that attend to that many tokens each
                      decode_in_mixed (or null): the same rows inside a call that also holds a prefill chunk
-                     join {rule: "sum"} or {rule: "p_norm", p}: how prefill and decode add up in a mixed call
-                     skew {decode, mixed}: alpha in t = t(mean) + alpha (t(max) - t(mean)) for uneven contexts
+                     join {rule: "sum"} or {rule: "p_norm", p}: how prefill and decode add up in a mixed call;
+                     p is a number, or a table {chunk_tokens, sequences, p[chunk][sequences]}
+                     skew {decode, mixed}: alpha in t = t(mean) + alpha (t(max) - t(mean)) for uneven contexts,
+                     a number, or a table {sequences, alpha}
     host             base_us + per_sequence_us x sequences, per iteration
 """
 
@@ -40,6 +42,9 @@ SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "v
 
 TOP = ("schema_version", "name", "metadata", "shape", "token_ops", "sequence_ops", "attention", "host")
 
+# Exponents below 1: a mixed call may take longer than its two halves one after the other.
+POWERS = (0.25, 100)
+
 Axis = tuple[float, ...]
 
 
@@ -63,16 +68,28 @@ class GridTable:
 
 
 @dataclass(frozen=True)
+class AxisTable:
+    """Values at the points of one axis; a single point stands for a constant."""
+
+    axis: Axis
+    values: Axis
+
+
+@dataclass(frozen=True)
 class Attention:
-    """Attention of one layer, `count` layers. `p` is the exponent of the p-norm, None for a plain sum."""
+    """Attention of one layer, `count` layers.
+
+    `p` is the exponent of the p-norm by chunk and decode rows, None for a plain sum; a table of one point is a
+    constant. The skews are alpha by decode rows.
+    """
 
     count: int
     prefill: GridTable
     decode: GridTable
     decode_in_mixed: GridTable | None
-    p: float | None
-    skew_decode: float
-    skew_mixed: float
+    p: GridTable | None
+    skew_decode: AxisTable
+    skew_mixed: AxisTable
 
 
 @dataclass(frozen=True)
@@ -109,8 +126,8 @@ class Profile:
                 "prefill": _grid(attention.prefill, "chunk_tokens"),
                 "decode": _grid(attention.decode, "sequences"),
                 "decode_in_mixed": mixed and _grid(mixed, "sequences"),
-                "join": {"rule": "sum"} if attention.p is None else {"rule": "p_norm", "p": attention.p},
-                "skew": {"decode": attention.skew_decode, "mixed": attention.skew_mixed},
+                "join": {"rule": "sum"} if attention.p is None else {"rule": "p_norm", "p": _power(attention.p)},
+                "skew": {"decode": _alpha(attention.skew_decode), "mixed": _alpha(attention.skew_mixed)},
             },
             "host": {"base_us": self.base_us, "per_sequence_us": self.per_sequence_us},
         }
@@ -118,6 +135,16 @@ class Profile:
     def save(self, path: str | Path) -> None:
         """Write the JSON document, one line per list of numbers."""
         Path(path).write_text(_dump(self.to_json()) + "\n", encoding="utf-8")
+
+
+def constant_power(p: float) -> GridTable:
+    """An exponent that is the same for every mixed call."""
+    return GridTable((1,), (1,), ((p,),))
+
+
+def constant_alpha(alpha: float) -> AxisTable:
+    """A skew that is the same for every number of rows."""
+    return AxisTable((1,), (alpha,))
 
 
 def load_profile(name_or_path: str | Path) -> Profile:
@@ -148,6 +175,19 @@ def _grid(table: GridTable, rows: str) -> dict[str, Any]:
         "context_tokens": list(table.columns),
         "us": [list(row) for row in table.us],
     }
+
+
+def _power(table: GridTable) -> Any:
+    if len(table.rows) == len(table.columns) == 1:
+        return table.us[0][0]
+    rows = [list(row) for row in table.us]
+    return {"chunk_tokens": list(table.rows), "sequences": list(table.columns), "p": rows}
+
+
+def _alpha(table: AxisTable) -> Any:
+    if len(table.axis) == 1:
+        return table.values[0]
+    return {"sequences": list(table.axis), "alpha": list(table.values)}
 
 
 def _dump(value: Any, indent: str = "") -> str:
@@ -200,10 +240,39 @@ def _attention(check: Check, value: object) -> Attention:
         prefill=_grid_table(check, data.get("prefill"), "attention.prefill", "chunk_tokens"),
         decode=_grid_table(check, data.get("decode"), "attention.decode", "sequences"),
         decode_in_mixed=mixed and _grid_table(check, mixed, "attention.decode_in_mixed", "sequences"),
-        p=check.number(join.get("p"), "attention.join.p", 1, 100) if power else None,
-        skew_decode=check.number(skew.get("decode"), "attention.skew.decode", 0, 1),
-        skew_mixed=check.number(skew.get("mixed"), "attention.skew.mixed", 0, 1),
+        p=_power_table(check, join.get("p")) if power else None,
+        skew_decode=_alpha_table(check, skew.get("decode"), "attention.skew.decode"),
+        skew_mixed=_alpha_table(check, skew.get("mixed"), "attention.skew.mixed"),
     )
+
+
+def _power_table(check: Check, value: object) -> GridTable:
+    key = "attention.join.p"
+    if not isinstance(value, dict):
+        return constant_power(check.number(value, key, *POWERS))
+    data = check.mapping(value, key, ("chunk_tokens", "sequences", "p"))
+    rows = check.axis(data.get("chunk_tokens"), f"{key}.chunk_tokens")
+    columns = check.axis(data.get("sequences"), f"{key}.sequences")
+    table = check.items(data.get("p"), f"{key}.p")
+    if table and rows and len(table) != len(rows):
+        check.fault(f"{key}.p", f"has {len(table)} rows for {len(rows)} chunk_tokens")
+    powers = tuple(_numbers(check, row, f"{key}.p[{i}]", len(columns), *POWERS) for i, row in enumerate(table))
+    return GridTable(rows, columns, powers)
+
+
+def _alpha_table(check: Check, value: object, key: str) -> AxisTable:
+    if not isinstance(value, dict):
+        return constant_alpha(check.number(value, key, 0, 1))
+    data = check.mapping(value, key, ("sequences", "alpha"))
+    axis = check.axis(data.get("sequences"), f"{key}.sequences")
+    return AxisTable(axis, _numbers(check, data.get("alpha"), f"{key}.alpha", len(axis), 0, 1))
+
+
+def _numbers(check: Check, value: object, key: str, length: int, low: float, high: float) -> Axis:
+    given = check.items(value, key)
+    if given and length and len(given) != length:
+        check.fault(key, f"has {len(given)} numbers for {length} points")
+    return tuple(check.number(number, f"{key}[{i}]", low, high) for i, number in enumerate(given))
 
 
 def _op_tables(check: Check, top: dict[str, Any], key: str, axis: str) -> tuple[OpTable, ...]:

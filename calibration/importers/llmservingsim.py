@@ -1,64 +1,120 @@
 """Kernel timings of casys-kaist/LLMServingSim (MIT): one decoder layer timed inside vLLM, eager, mean of 3.
 
-A folder holds one tensor-parallel degree, times in microseconds per call on one rank:
+A folder `tpN` holds one tensor-parallel degree, times in microseconds per call on one rank; a `meta.yaml` in it or in
+the folder above says what was timed:
 
     dense.csv         layer,tokens,time_us
     per_sequence.csv  layer,sequences,time_us
     attention.csv     prefill_chunk,kv_prefill,n_decode,kv_decode,time_us      one call; 0 means absent
-    skew.csv          (optional) uneven decode lengths: regime,...,t_mean_us,t_max_us,t_skew_us
-
-    python -m calibration.importers.llmservingsim FOLDER --model llama-3.1-8b --gpu rtx-4090 --tp 1 --out NAME.json \\
-        --device "NVIDIA GeForce RTX 4090" --engine "vLLM 0.19.0, eager" --source "..." --licence "MIT, ..."
+    skew.csv          (optional) uneven decode lengths: regime,n,t_mean_us,t_max_us,t_skew_us, and more
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
+import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
-from simulator.curves import Grid
-from simulator.profile import SHAPE, Attention, GridTable, OpTable, Profile
-from simulator.specs import ModelSpec, get_gpu, get_model
+from calibration.importers.tables import Row, read_table
+from simulator.curves import Curve, Grid, total
+from simulator.errors import ConfigError
+from simulator.profile import SHAPE, Attention, AxisTable, GridTable, OpTable, Profile, constant_alpha
+from simulator.specs import ModelSpec
 
 # Calls per iteration that aren't one per layer; `layernorm` runs before attention and before the MLP.
 ONCE = ("embedding", "final_layernorm", "lm_head", "sampler")
 TWICE_PER_LAYER = ("layernorm",)
-POWERS = np.arange(1.0, 8.005, 0.01)
+# Candidates for the exponent of a mixed call; below 1 it takes longer than its halves one after the other.
+POWERS = np.round(np.arange(0.5, 8.01, 0.02), 2)
+FORMAT = "llmservingsim"
 
-Call = Mapping[str, float]
+Key = Callable[[Row], tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a folder says about itself: `meta` is its meta.yaml, {} where there is none."""
+
+    folder: Path
+    tensor_parallel_size: int | None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def text(self, key: str) -> str:
+        """A value of meta.yaml as text, "" where there is none."""
+        value = self.meta.get(key)
+        return "" if value is None else str(value)
+
+    @property
+    def uneven_lengths(self) -> bool:
+        """Whether the metadata says that a term for uneven decode lengths is to be fitted."""
+        fit = self.meta.get("skew_fit")
+        return isinstance(fit, dict) and fit.get("enabled") is True
+
+
+def sources(folder: str | Path) -> list[Source]:
+    """The degrees that `folder` holds: itself, or its `tpN` folders. Raises ConfigError where it is of another form."""
+    root = Path(folder)
+    if not root.is_dir():
+        raise ConfigError(f"{root}: no such folder")
+    degrees = [path for path in sorted(root.iterdir()) if re.fullmatch(r"tp\d+", path.name) and path.is_dir()]
+    if (root / "attention.csv").is_file() or not degrees:
+        degrees = [root]
+    if moe := next((path for path in degrees if (path / "moe.csv").is_file()), None):
+        raise ConfigError(f"{moe / 'moe.csv'}: mixture of experts: not modelled")
+    return [_source(path) for path in degrees]
+
+
+def _source(folder: Path) -> Source:
+    meta: Any = {}
+    for path in (folder / "meta.yaml", folder.resolve().parent / "meta.yaml"):
+        if path.is_file():
+            try:
+                meta = yaml.safe_load(path.read_text(encoding="utf-8"))
+            except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+                raise ConfigError(f"{path}: can't be read as YAML: {' '.join(str(error).split())}") from None
+            if not isinstance(meta, dict):
+                raise ConfigError(f"{path}: must hold keys and values")
+            break
+    named = re.fullmatch(r"tp(\d+)", folder.resolve().name)
+    degrees = meta.get("tp_degrees")
+    degree = int(named[1]) if named else degrees[0] if isinstance(degrees, list) and len(degrees) == 1 else None
+    return Source(folder, degree if isinstance(degree, int) else None, meta)
 
 
 def import_profile(
-    folder: str | Path,
-    *,
-    name: str,
-    model: ModelSpec,
-    gpu: str,
-    tensor_parallel_size: int,
-    metadata: Mapping[str, str],
+    source: Source, *, name: str, model: ModelSpec, gpu: str, tensor_parallel_size: int, metadata: Mapping[str, str]
 ) -> Profile:
-    """Read a folder as a Profile. `metadata` gives device, engine, source and licence.
+    """One degree as a Profile. `metadata` gives device, dtype, engine, source and licence.
 
-    Prefill comes from the calls without decode rows, decode from those without a chunk, and "decode inside a mixed
-    call" from those beside the smallest chunk without history; the p that joins the two is the one with the least mean
-    |log(predicted / measured)| over all mixed calls: the median alone would ignore the tail. Raises OSError, KeyError
-    or ValueError where files are not of that form.
+    Prefill comes from the calls without decode rows, decode from those without a chunk, "decode inside a mixed call"
+    from those beside the smallest chunk without history. The exponent that joins the two is fitted for each chunk and
+    number of rows. Alpha for uneven lengths is fitted for each number of rows, where the metadata says so. Raises
+    ConfigError with a line per fault.
     """
-    root = Path(folder)
-    calls = [{key: float(value) for key, value in row.items()} for row in _rows(root / "attention.csv")]
-    chunk = min(call["prefill_chunk"] for call in calls if call["prefill_chunk"])
-    prefill = _complete(_prefill_key, (c for c in calls if not c["n_decode"]))
-    decode = _complete(_decode_key, (c for c in calls if not c["prefill_chunk"]))
-    beside = [c for c in calls if c["prefill_chunk"] == chunk and not c["kv_prefill"] and c["n_decode"]]
-    mixed = _complete(_decode_key, beside)
-    p, errors = fit_power(prefill, mixed, [c for c in calls if c["prefill_chunk"] and c["n_decode"]])
-    median, high = np.percentile(errors, [50, 90]) * 100
-    skew = _skew(root / "skew.csv")
+    token_ops = _ops(source.folder / "dense.csv", "tokens", model.layers)
+    sequence_ops = _ops(source.folder / "per_sequence.csv", "sequences", model.layers)
+    path = source.folder / "attention.csv"
+    calls = read_table(path, ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us"))
+    mixed_calls = [call for call in calls if call["prefill_chunk"] and call["n_decode"]]
+    prefill = _complete(path, "prefill", _prefill_key, (c for c in calls if not c["n_decode"] and c["prefill_chunk"]))
+    decode = _complete(path, "decode", _decode_key, (c for c in calls if not c["prefill_chunk"] and c["n_decode"]))
+    mixed = power = None
+    errors = "no mixed calls timed: prefill and decode added up"
+    if mixed_calls:
+        chunk = min(call["prefill_chunk"] for call in mixed_calls)
+        beside = [c for c in mixed_calls if c["prefill_chunk"] == chunk and not c["kv_prefill"]]
+        mixed = _complete(path, f"mixed (chunk {chunk:g}, no history)", _decode_key, beside)
+        power, off = fit_power(prefill, mixed, mixed_calls, _rest(token_ops, model.layers))
+        median, high = np.percentile(off, [50, 90]) * 100
+        errors = f"median {median:.1f} %, 90th percentile {high:.1f} % of a layer, {len(off)} calls"
+    skew = _skew(source.folder / "skew.csv") if source.uneven_lengths else {}
+    none = constant_alpha(0.0)
     return Profile(
         name=name,
         metadata={
@@ -68,45 +124,67 @@ def import_profile(
             "tensor_parallel_size": tensor_parallel_size,
             "all_reduce": "absent",
             **metadata,
-            "mixed_attention_error": f"median {median:.1f} %, 90th percentile {high:.1f} % of {len(errors)} calls",
+            "mixed_layer_error": errors,
+            "uneven_lengths": "skew.csv" if skew else "no term",
         },
         shape={key: getattr(model, key) for key in SHAPE},
-        token_ops=_ops(root / "dense.csv", "tokens", model.layers),
-        sequence_ops=_ops(root / "per_sequence.csv", "sequences", model.layers),
-        attention=Attention(model.layers, prefill, decode, mixed, p, skew.get("pure", 0.0), skew.get("mixed", 0.0)),
+        token_ops=token_ops,
+        sequence_ops=sequence_ops,
+        attention=Attention(
+            model.layers, prefill, decode, mixed, power, skew.get("pure", none), skew.get("mixed", none)
+        ),
         base_us=0.0,
         per_sequence_us=0.0,
     )
 
 
-def fit_power(prefill: GridTable, mixed: GridTable, calls: Iterable[Call]) -> tuple[float, NDArray[np.float64]]:
-    """The p in (prefill^p + decode^p)^(1/p) with the least mean |log ratio|, and the relative errors there."""
+def fit_power(
+    prefill: GridTable, mixed: GridTable, calls: Iterable[Row], rest: Curve
+) -> tuple[GridTable, NDArray[np.float64]]:
+    """p in (prefill^p + decode^p)^(1/p) by (chunk, rows), and the errors that are left, as shares of the layer's time.
+
+    Each p has the least mean error over its calls (all histories and contexts). `rest` is what else a layer takes,
+    by tokens, so that an error weighs as much as it does in an iteration.
+    """
     rows, columns = Grid(prefill.rows, prefill.columns, prefill.us), Grid(mixed.rows, mixed.columns, mixed.us)
-    parts = np.array(
-        [
-            (
-                rows.row(c["prefill_chunk"]).at(c["kv_prefill"]),
-                columns.row(c["n_decode"]).at(c["kv_decode"]),
-                c["time_us"],
-            )
-            for c in calls
-        ]
-    )
-    a, b, truth = parts.T
-    ratios = [(a**p + b**p) ** (1 / p) / truth for p in POWERS]
-    best = int(np.argmin([np.abs(np.log(ratio)).mean() for ratio in ratios]))
-    return round(float(POWERS[best]), 2), np.abs(ratios[best] - 1)
+    cells: dict[tuple[int, int], list[tuple[float, float, float, float]]] = {}
+    for c in calls:
+        chunk, seqs = int(c["prefill_chunk"]), int(c["n_decode"])
+        a, b = rows.row(chunk).at(c["kv_prefill"]), columns.row(seqs).at(c["kv_decode"])
+        whole = c["time_us"] + rest.at(chunk + seqs)
+        cells.setdefault((chunk, seqs), []).append((a, b, c["time_us"], whole))
+    fitted = {cell: _best_power(np.array(points)) for cell, points in cells.items()}
+    chunks, seqs_axis = sorted({c for c, _ in cells}), sorted({n for _, n in cells})
+    table = tuple(tuple(_nearest_power(fitted, chunk, n) for n in seqs_axis) for chunk in chunks)
+    return GridTable(tuple(chunks), tuple(seqs_axis), table), np.concatenate([off for _, off in fitted.values()])
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+def _best_power(points: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    a, b, truth, whole = points.T
+    large, small = np.maximum(a, b), np.minimum(a, b)
+    joined = large * (1 + (small / large) ** POWERS[:, None]) ** (1 / POWERS[:, None])
+    off = np.abs(joined - truth) / whole
+    best = int(np.argmin(off.mean(axis=1)))
+    return float(POWERS[best]), off[best]
+
+
+def _nearest_power(fitted: Mapping[tuple[int, int], tuple[float, Any]], chunk: int, seqs: int) -> float:
+    """The cell's own p; where it wasn't timed, that of the nearest cell on a logarithmic scale."""
+    if (chunk, seqs) in fitted:
+        return fitted[chunk, seqs][0]
+    near = min(fitted, key=lambda cell: abs(np.log(cell[0] / chunk)) + abs(np.log(cell[1] / seqs)))
+    return fitted[near][0]
+
+
+def _rest(token_ops: Iterable[OpTable], layers: int) -> Curve:
+    """Microseconds of one layer beside attention, by tokens."""
+    return total([(op.count / layers, Curve(op.axis, op.us)) for op in token_ops])
 
 
 def _ops(path: Path, axis: str, layers: int) -> tuple[OpTable, ...]:
     tables: dict[str, dict[float, float]] = {}
-    for row in _rows(path):
-        tables.setdefault(row["layer"], {})[int(row[axis])] = float(row["time_us"])
+    for row in read_table(path, (axis, "time_us"), text="layer"):
+        tables.setdefault(row["layer"], {})[int(row[axis])] = row["time_us"]
     counts = dict.fromkeys(ONCE, 1) | dict.fromkeys(TWICE_PER_LAYER, 2 * layers)
     return tuple(
         OpTable(op, counts.get(op, layers), tuple(sorted(points)), tuple(points[x] for x in sorted(points)))
@@ -114,17 +192,19 @@ def _ops(path: Path, axis: str, layers: int) -> tuple[OpTable, ...]:
     )
 
 
-def _prefill_key(call: Call) -> tuple[float, float]:
+def _prefill_key(call: Row) -> tuple[float, float]:
     return call["prefill_chunk"], call["kv_prefill"]
 
 
-def _decode_key(call: Call) -> tuple[float, float]:
+def _decode_key(call: Row) -> tuple[float, float]:
     return call["n_decode"], call["kv_decode"]
 
 
-def _complete(key: Callable[[Call], tuple[float, float]], calls: Iterable[Call]) -> GridTable:
+def _complete(path: Path, what: str, key: Key, calls: Iterable[Row]) -> GridTable:
     """The full grid that is left when the emptiest row or column is dropped, one after the other."""
     points = {key(call): call["time_us"] for call in calls}
+    if not points:
+        raise ConfigError(f"{path}: no {what} calls in it")
     rows, columns = sorted({r for r, _ in points}), sorted({c for _, c in points})
     while True:
         row_fill = [sum((r, c) in points for c in columns) / len(columns) for r in rows]
@@ -139,44 +219,25 @@ def _complete(key: Callable[[Call], tuple[float, float]], calls: Iterable[Call])
     return GridTable(tuple(map(int, rows)), tuple(map(int, columns)), us)
 
 
-def _skew(path: Path) -> dict[str, float]:
-    """alpha per regime (pure, mixed) by least squares on relative errors; nothing where it wasn't measured."""
+def _skew(path: Path) -> dict[str, AxisTable]:
+    """alpha by rows, per regime (pure, mixed), by least squares on relative errors; {} where there is no such file.
+
+    A batch's longest rows hold it up by about their own length, however many others there are, so alpha falls with the
+    number of rows: one alpha for all would be several times too large for large batches (or too small for small ones).
+    """
     if not path.is_file():
         return {}
-    rows = _rows(path)
-    alphas = {}
+    rows = read_table(path, ("n", "t_mean_us", "t_max_us", "t_skew_us"), text="regime")
+    tables = {}
     for regime in sorted({row["regime"] for row in rows}):
-        chosen = [row for row in rows if row["regime"] == regime]
-        mean, longest, skewed = (
-            np.array([float(row[key]) for row in chosen]) for key in ("t_mean_us", "t_max_us", "t_skew_us")
-        )
-        x, y = (longest - mean) / skewed, (skewed - mean) / skewed
-        alphas[regime] = round(min(max(float(x @ y / (x @ x)), 0.0), 1.0), 4)
-    return alphas
+        counts = sorted({int(row["n"]) for row in rows if row["regime"] == regime})
+        alphas = [_alpha([row for row in rows if row["regime"] == regime and row["n"] == n]) for n in counts]
+        tables[regime] = AxisTable(tuple(counts), tuple(alphas))
+    return tables
 
 
-def main() -> None:
-    """Import one folder and write the profile."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--tp", type=int, required=True)
-    for option in ("gpu", "device", "engine", "source", "licence"):
-        parser.add_argument(f"--{option}", required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
-    keys = ("device", "engine", "source", "licence")
-    profile = import_profile(
-        args.folder,
-        name=args.out.stem,
-        model=get_model(args.model),
-        gpu=get_gpu(args.gpu).name,
-        tensor_parallel_size=args.tp,
-        metadata={key: getattr(args, key) for key in keys},
-    )
-    profile.save(args.out)
-    print(f"{args.out}: {profile.metadata['mixed_attention_error']}; p = {profile.attention.p}")
-
-
-if __name__ == "__main__":
-    main()
+def _alpha(rows: list[Row]) -> float:
+    mean, longest, skewed = (np.array([row[key] for row in rows]) for key in ("t_mean_us", "t_max_us", "t_skew_us"))
+    x, y = (longest - mean) / skewed, (skewed - mean) / skewed
+    scale = float(x @ x)
+    return round(min(max(float(x @ y) / scale, 0.0), 1.0), 4) if scale else 0.0

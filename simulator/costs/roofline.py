@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from simulator.clock import iteration_ns
 from simulator.costs.base import CostModel, check_number, whole_ns
-from simulator.costs.collectives import allreduce_ns
+from simulator.costs.collectives import Link, allreduce_curve
 from simulator.errors import ConfigError
 from simulator.plan import BatchShape
 from simulator.specs import Platform
@@ -24,8 +24,10 @@ class Roofline(CostModel):
 
     Linear layers go by the tokens of the whole iteration, attention by its pairs and contexts, the LM head by rows. The
     efficiencies, above 0 and at most 1, say which share of the peak FLOP/s, of the memory bandwidth and of the link
-    between GPUs is reached. `is_bound` holds while they are 1 and `allreduce_latency_us` is 0. Raises ConfigError for
-    values out of range.
+    between GPUs is reached. All-reduces come from `collectives`, a measured table's file, or from a link of `link_gbps`
+    (default: the GPU's) with `allreduce_latency_us` per call and the algorithm `allreduce` (ring, tree, one_shot).
+    `is_bound` holds while the efficiencies are 1 and all-reduces are those of the GPU's own link without latency.
+    Raises ConfigError for values out of range.
     """
 
     name = "roofline"
@@ -36,18 +38,19 @@ class Roofline(CostModel):
         *,
         compute_efficiency: float = 1.0,
         memory_efficiency: float = 1.0,
+        link_gbps: float | None = None,
         link_efficiency: float = 1.0,
         allreduce_latency_us: float = 0.0,
+        allreduce: str = "ring",
+        collectives: str | None = None,
     ) -> None:
-        faults: list[str] = []
+        link = Link(link_gbps, link_efficiency, allreduce_latency_us, allreduce, collectives)
+        faults = link.faults()
         check_number(faults, "compute_efficiency", compute_efficiency, 0, 1, above=True)
         check_number(faults, "memory_efficiency", memory_efficiency, 0, 1, above=True)
-        check_number(faults, "link_efficiency", link_efficiency, 0, 1, above=True)
-        check_number(faults, "allreduce_latency_us", allreduce_latency_us, 0, 1e6)
         if faults:
             raise ConfigError(faults)
-        ideal = compute_efficiency == memory_efficiency == link_efficiency == 1
-        self.is_bound = ideal and allreduce_latency_us == 0
+        self.is_bound = compute_efficiency == memory_efficiency == 1 and link == Link()
         gpu, model, ranks = platform.gpu, platform.model, platform.tensor_parallel_size
         flops_per_ns = gpu.bf16_tflops * 1e3 * compute_efficiency
         bytes_per_ns = gpu.memory_gbps * memory_efficiency  # GB/s is bytes per nanosecond
@@ -65,15 +68,14 @@ class Roofline(CostModel):
 
         self._gemms = tuple(group(g.outputs, g.inputs, model.layers) for g in model.gemms(ranks))
         self._lm_head = group(-(-model.vocab // ranks), model.hidden, 1)
-        self._allreduce = allreduce_ns(platform, allreduce_latency_us, link_efficiency)
+        self._allreduce = allreduce_curve(platform, link)
         self._pair = model.attention_flops_per_pair / ranks / flops_per_ns
         self._kv = model.kv_bytes_per_token(ranks, width) / bytes_per_ns
         # A query row in and an output row out, in every layer.
         self._query = 2 * model.layers * (model.heads // ranks) * model.head_dim * width / bytes_per_ns
 
     def _linear_ns(self, tokens: int, rows: int) -> float:
-        fixed, per_token = self._allreduce
-        ns = fixed + per_token * tokens
+        ns = self._allreduce.at(tokens)
         for compute, weights, activations in self._gemms:
             bound, traffic = compute * tokens, weights + activations * tokens
             ns += bound if bound > traffic else traffic

@@ -1,33 +1,33 @@
 from __future__ import annotations
 
-import importlib
-import sys
+import shutil
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
-from simulator.profile import load_profile
+from calibration.importers.llmservingsim import Source, fit_power, import_profile, sources
+from calibration.importers.tables import MAX_FAULTS
+from simulator.curves import Curve
+from simulator.errors import ConfigError
+from simulator.profile import GridTable, Profile, constant_alpha, load_profile
 from simulator.specs import get_model
 
-ROOT = Path(__file__).parents[2]
-MEASURED = ROOT / "tests" / "data" / "kernels" / "rtx4090_llama-3.1-8b"
-METADATA = {"device": "a", "engine": "b", "source": "c", "licence": "d"}
+KERNELS = Path(__file__).parents[1] / "data" / "kernels"
+RTX4090 = KERNELS / "rtx4090_llama-3.1-8b"
+RTXPRO6000 = KERNELS / "rtxpro6000_llama-3.1-8b"
+METADATA = {"device": "a", "dtype": "bfloat16", "engine": "b", "source": "c", "licence": "d"}
 
 
-@pytest.fixture
-def importer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT))
-    return importlib.import_module("calibration.importers.llmservingsim")
-
-
-def test_import_agrees_with_the_shipped_profile(importer: ModuleType, tmp_path: Path) -> None:
-    model = get_model("llama-3.1-8b")
-    profile = importer.import_profile(
-        MEASURED, name="small", model=model, gpu="rtx-4090", tensor_parallel_size=1, metadata=METADATA
+def imported(folder: Path, gpu: str = "rtx-4090") -> Profile:
+    (source,) = sources(folder)
+    return import_profile(
+        source, name="small", model=get_model("llama-3.1-8b"), gpu=gpu, tensor_parallel_size=1, metadata=METADATA
     )
-    shipped = load_profile("rtx4090_llama-3.1-8b")
+
+
+def test_import_agrees_with_the_shipped_profile(tmp_path: Path) -> None:
+    profile, shipped = imported(RTX4090), load_profile("rtx4090_llama-3.1-8b")
     assert profile.shape == shipped.shape
     for small, whole in zip(
         profile.token_ops + profile.sequence_ops, shipped.token_ops + shipped.sequence_ops, strict=True
@@ -41,54 +41,146 @@ def test_import_agrees_with_the_shipped_profile(importer: ModuleType, tmp_path: 
         for row, us in zip(small.rows, small.us, strict=True):
             measured = dict(zip(whole.columns, whole.us[whole.rows.index(row)], strict=True))
             assert [measured[column] for column in small.columns] == list(us)
-    assert profile.metadata["mixed_attention_error"].endswith("of 81 calls")
+    assert profile.metadata["mixed_layer_error"].endswith("of a layer, 81 calls")
     profile.save(tmp_path / "p.json")
     assert load_profile(tmp_path / "p.json") == profile
 
 
-def test_fit_finds_the_exponent(importer: ModuleType) -> None:
-    grid = importer.GridTable((1, 2), (0, 10), ((3.0, 4.0), (5.0, 9.0)))
+def test_fit_finds_the_exponent_of_each_cell() -> None:
+    grid = GridTable((1, 2), (0, 10), ((3.0, 4.0), (5.0, 9.0)))
+    truth = {(1, 1): 1.7, (1, 2): 0.9, (2, 1): 2.5}  # (2, 2) wasn't timed
     calls = [
-        {"prefill_chunk": a, "kv_prefill": b, "n_decode": c, "kv_decode": d, "time_us": (x**1.7 + y**1.7) ** (1 / 1.7)}
-        for (a, b, x) in ((1, 0, 3.0), (2, 10, 9.0))
-        for (c, d, y) in ((1, 10, 4.0), (2, 0, 5.0))
+        {
+            "prefill_chunk": chunk,
+            "kv_prefill": before,
+            "n_decode": seqs,
+            "kv_decode": kv,
+            "time_us": (x**p + y**p) ** (1 / p),
+        }
+        for (chunk, seqs), p in truth.items()
+        for before, x in zip((0, 10), grid.us[chunk - 1], strict=True)
+        for kv, y in zip((0, 10), grid.us[seqs - 1], strict=True)
     ]
-    p, errors = importer.fit_power(grid, grid, calls)
-    assert p == 1.7
+    table, errors = fit_power(grid, grid, calls, Curve([0, 1], [5.0, 6.0]))
+    assert table.us[0] == (1.7, 0.9)
+    assert table.us[1][0] == 2.5
+    assert table.us[1][1] in (0.9, 2.5)  # a neighbour's
     assert errors.max() < 1e-9
 
 
-def test_incomplete_grids_lose_their_emptiest_lines(importer: ModuleType) -> None:
-    calls = [
-        {"prefill_chunk": chunk, "kv_prefill": kv, "time_us": chunk + kv}
-        for chunk in (1, 2, 3, 4)
-        for kv in (0, 10, 20)
-        if chunk != 3 or kv == 10
-    ]
-    table = importer._complete(importer._prefill_key, calls)
-    assert (table.rows, table.columns) == ((1, 2, 4), (0, 10, 20))
-    assert table.us[2] == (4.0, 14.0, 24.0)
+def test_incomplete_grids_lose_their_emptiest_lines(tmp_path: Path) -> None:
+    lines = ["prefill_chunk,kv_prefill,n_decode,kv_decode,time_us", "0,0,1,16,3", "0,0,2,16,4"]
+    for chunk in (1, 2, 3, 4):
+        lines += [f"{chunk},{kv},0,0,{chunk + kv}" for kv in (0, 10, 20) if chunk != 3 or kv == 10]
+    shutil.copytree(RTX4090, tmp_path / "k")
+    (tmp_path / "k" / "attention.csv").write_text("\n".join(lines) + "\n")
+    attention = imported(tmp_path / "k").attention
+    assert (attention.prefill.rows, attention.prefill.columns) == ((1, 2, 4), (0, 10, 20))
+    assert attention.prefill.us[2] == (4.0, 14.0, 24.0)
+    assert attention.decode.us == ((3.0,), (4.0,))
+    assert attention.p is attention.decode_in_mixed is None  # no mixed calls: added up
 
 
-def test_skew_by_least_squares(importer: ModuleType, tmp_path: Path) -> None:
-    path = tmp_path / "skew.csv"
-    assert importer._skew(path) == {}
-    lines = ["regime,t_mean_us,t_max_us,t_skew_us"]
-    for regime, alpha in (("pure", 0.25), ("mixed", 0.5), ("odd", -0.5)):
-        lines += [f"{regime},{10 * i},{20 * i},{10 * i + alpha * 10 * i}" for i in (1, 2, 5)]
-    path.write_text("\n".join(lines) + "\n")
-    assert importer._skew(path) == {"pure": 0.25, "mixed": 0.5, "odd": 0.0}
+def test_the_term_for_uneven_lengths_is_there_where_the_metadata_says_so(tmp_path: Path) -> None:
+    with_term = imported(RTXPRO6000 / "tp1", "rtx-pro-6000")
+    assert with_term.attention.skew_decode.axis == (4, 64, 256)
+    assert 0.005 < with_term.attention.skew_decode.values[2] < with_term.attention.skew_decode.values[1] < 0.15
+    assert with_term.attention.skew_mixed.values[0] > 0.4
+    assert with_term.metadata["uneven_lengths"] == "skew.csv"
+    shutil.copytree(RTXPRO6000, tmp_path / "k")
+    meta = (tmp_path / "k" / "meta.yaml").read_text()
+    for changed in (meta.replace("skew_fit:\n  enabled: true", "skew_fit:\n  enabled: false"), "model: x\n", None):
+        (tmp_path / "k" / "meta.yaml").unlink()
+        if changed is not None:
+            (tmp_path / "k" / "meta.yaml").write_text(changed)
+        else:
+            (tmp_path / "k" / "meta.yaml").mkdir()
+        without = imported(tmp_path / "k" / "tp1", "rtx-pro-6000")
+        assert without.attention.skew_decode == without.attention.skew_mixed == constant_alpha(0.0)
+        assert without.metadata["uneven_lengths"] == "no term"
+        if changed is None:
+            break
 
 
-def test_command_writes_a_profile(
-    importer: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "mine.json"
-    options = [word for key, value in METADATA.items() for word in (f"--{key}", value)]
-    argv = ["x", str(MEASURED), "--model", "llama-3.1-8b", "--gpu", "rtx-4090", "--tp", "1", "--out", str(out)]
-    monkeypatch.setattr(sys, "argv", argv + options)
-    importer.main()
-    profile = load_profile(out)
-    assert profile.name == "mine"
-    assert f"p = {profile.attention.p}" in capsys.readouterr().out
-    assert np.isclose(profile.attention.decode.us[0][0], 9.42867)  # 1 row of 64 tokens
+def test_alpha_by_least_squares(tmp_path: Path) -> None:
+    shutil.copytree(RTXPRO6000, tmp_path / "k")
+    lines = ["regime,n,t_mean_us,t_max_us,t_skew_us"]
+    for regime, n, alpha in (("pure", 2, 0.25), ("pure", 8, 0.125), ("mixed", 2, 0.5), ("mixed", 4, -0.5)):
+        lines += [f"{regime},{n},{10 * i},{20 * i},{10 * i + alpha * 10 * i}" for i in (1, 2, 5)]
+    (tmp_path / "k" / "tp1" / "skew.csv").write_text("\n".join([*lines, "mixed,8,10,10,10"]) + "\n")
+    attention = imported(tmp_path / "k" / "tp1", "rtx-pro-6000").attention
+    assert (attention.skew_decode.axis, attention.skew_decode.values) == ((2, 8), (0.25, 0.125))
+    assert (attention.skew_mixed.axis, attention.skew_mixed.values) == ((2, 4, 8), (0.5, 0.0, 0.0))
+
+
+def test_which_degree_a_folder_holds(tmp_path: Path) -> None:
+    assert [s.tensor_parallel_size for s in sources(RTXPRO6000)] == [1]
+    assert [s.tensor_parallel_size for s in sources(RTXPRO6000 / "tp1")] == [1]
+    assert sources(RTX4090)[0].tensor_parallel_size is None  # neither its name nor a meta.yaml says
+    shutil.copytree(RTXPRO6000 / "tp1", tmp_path / "m" / "tp4")
+    shutil.copytree(RTXPRO6000 / "tp1", tmp_path / "m" / "tp2")
+    assert [s.tensor_parallel_size for s in sources(tmp_path / "m")] == [2, 4]
+    shutil.copytree(RTXPRO6000 / "tp1", tmp_path / "plain")
+    (tmp_path / "plain" / "meta.yaml").write_text("tp_degrees: [2]\n")
+    assert sources(tmp_path / "plain")[0].tensor_parallel_size == 2
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "fault"),
+    [
+        ("attention.csv", None, "attention.csv: can't be read: No such file"),
+        ("dense.csv", "", "dense.csv:1: lacks the columns tokens, time_us, layer"),
+        ("dense.csv", "layer,tokens,time_us\n", "dense.csv: holds no rows"),
+        ("dense.csv", "layer,tokens,time_us\na,1,nan\n", "dense.csv:2: time_us = nan: must be a number above 0"),
+        ("dense.csv", "layer,tokens,time_us\na,1,0\n", "dense.csv:2: time_us = 0: must be a number above 0"),
+        ("dense.csv", "layer,tokens,time_us\na,-1,1\n", "dense.csv:2: tokens = -1: must be a number at least 0"),
+        ("dense.csv", "layer,tokens,time_us\n,1,1\n", "dense.csv:2: layer: is empty"),
+        ("per_sequence.csv", "layer,sequences\na,1\n", "per_sequence.csv:1: lacks the columns time_us"),
+        ("skew.csv", "n,t_mean_us\n1,1\n", "skew.csv:1: lacks the columns t_max_us, t_skew_us, regime"),
+        (
+            "attention.csv",
+            "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n16,0,0,0,5\n",
+            "attention.csv: no decode calls in it",
+        ),
+    ],
+)
+def test_faults_name_file_line_and_column(tmp_path: Path, file: str, text: str | None, fault: str) -> None:
+    shutil.copytree(RTXPRO6000, tmp_path / "k")
+    path = tmp_path / "k" / "tp1" / file
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        imported(tmp_path / "k" / "tp1")
+    assert len(caught.value.faults) == 1
+    assert fault in caught.value.faults[0]
+
+
+def test_many_faults_are_cut_short(tmp_path: Path) -> None:
+    shutil.copytree(RTXPRO6000, tmp_path / "k")
+    (tmp_path / "k" / "tp1" / "dense.csv").write_text("layer,tokens,time_us\n" + "a,x,y\n" * 50)
+    with pytest.raises(ConfigError) as caught:
+        imported(tmp_path / "k" / "tp1")
+    assert len(caught.value.faults) == MAX_FAULTS + 1
+    assert caught.value.faults[-1].endswith("and 80 more")
+
+
+def test_folders_of_another_form(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such folder"):
+        sources(tmp_path / "none")
+    shutil.copytree(RTXPRO6000, tmp_path / "k")
+    (tmp_path / "k" / "tp1" / "moe.csv").write_text("x\n")
+    with pytest.raises(ConfigError, match="mixture of experts: not modelled"):
+        sources(tmp_path / "k")
+    for broken, fault in (("a: [", "can't be read as YAML"), ("- 1\n", "must hold keys and values")):
+        (tmp_path / "k" / "tp1" / "moe.csv").unlink(missing_ok=True)
+        (tmp_path / "k" / "meta.yaml").write_text(broken)
+        with pytest.raises(ConfigError, match=fault):
+            sources(tmp_path / "k")
+
+
+def test_a_source_without_metadata() -> None:
+    source = Source(RTX4090, None)
+    assert source.text("model") == ""
+    assert not source.uneven_lengths
+    assert np.isclose(imported(RTX4090).attention.decode.us[0][0], 9.42867)  # 1 row of 64 tokens

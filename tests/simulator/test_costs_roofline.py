@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from costs_samples import PLATFORM, TWO_GPUS
 
-from simulator.costs.collectives import allreduce_ns
 from simulator.costs.roofline import Roofline
 from simulator.errors import ConfigError
 from simulator.plan import BatchShape
@@ -81,14 +80,6 @@ def test_two_gpus_halve_the_work_and_add_all_reduces() -> None:
     assert halved == pytest.approx(whole / 2, rel=0.01)
     added = Roofline(TWO_GPUS).iteration_ns(shape) - halved
     assert added == pytest.approx(2 * 32 * 2048 * 4096 * 2 / 64, rel=1e-4)  # 2(p-1)/p = 1; 64 GB/s
-
-
-def test_all_reduce_by_hand() -> None:
-    assert allreduce_ns(PLATFORM, 10, 1.0) == (0.0, 0.0)
-    four = Platform(get_model("llama-3.1-70b"), get_gpu("h100"), 4)
-    fixed, per_token = allreduce_ns(four, 5.0, 0.5)
-    assert fixed == 2 * 80 * 5000
-    assert per_token == pytest.approx(2 * 80 * 1.5 * 8192 * 2 / 225)
 
 
 def test_latency_counts_twice_per_layer() -> None:

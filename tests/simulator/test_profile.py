@@ -23,6 +23,13 @@ def test_round_trip(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "p.json").read_text()) == document
 
 
+def test_tables_of_exponents_and_alphas_survive_the_round_trip() -> None:
+    powers = {"chunk_tokens": [16, 64], "sequences": [1, 8], "p": [[2.0, 1.5], [0.9, 1.0]]}
+    alphas = {"sequences": [2, 64], "alpha": [0.5, 0.1]}
+    document = profile_document(join={"rule": "p_norm", "p": powers}, skew={"decode": alphas, "mixed": 0.25})
+    assert Profile.from_json(document, "x.json").to_json() == document
+
+
 def test_sum_rule_needs_no_mixed_table() -> None:
     profile = Profile.from_json(profile_document(decode_in_mixed=None, join={"rule": "sum"}), "x.json")
     assert profile.attention.p is None
@@ -69,7 +76,34 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("attention.decode.us", [[1, 1, 1]], "attention.decode.us: has 1 rows for 4 sequences"),
         ("attention.decode.us.2", [1, 1], "attention.decode.us[2]: has 2 times for 3 points"),
         ("attention.join.rule", "max", "attention.join.rule: 'max' must be one of sum, p_norm"),
-        ("attention.join.p", 0.5, "attention.join.p: 0.5 must be a number from 1 to 100"),
+        ("attention.join.p", 0.1, "attention.join.p: 0.1 must be a number from 0.25 to 100"),
+        ("attention.join.p", {"p": [[1]]}, "attention.join.p.chunk_tokens: missing"),
+        (
+            "attention.join.p",
+            {"chunk_tokens": [1, 2], "sequences": [1], "p": [[1]]},
+            "attention.join.p.p: has 1 rows for 2 chunk_tokens",
+        ),
+        (
+            "attention.join.p",
+            {"chunk_tokens": [1], "sequences": [1, 2], "p": [[1]]},
+            "attention.join.p.p[0]: has 1 numbers for 2 points",
+        ),
+        (
+            "attention.join.p",
+            {"chunk_tokens": [1], "sequences": [1, 2], "p": [[1, 0]]},
+            "attention.join.p.p[0][1]: 0 must be a number from 0.25",
+        ),
+        (
+            "attention.skew.decode",
+            {"sequences": [1, 2], "alpha": [0.1]},
+            "attention.skew.decode.alpha: has 1 numbers for 2 points",
+        ),
+        (
+            "attention.skew.decode",
+            {"sequences": [2, 1], "alpha": [0.1, 0.2]},
+            "attention.skew.decode.sequences: must rise",
+        ),
+        ("attention.skew.decode", {"alphas": 1}, "attention.skew.decode.alphas: unknown key"),
         ("attention.join.p", ..., "attention.join.p: missing"),
         ("attention.skew.mixed", 1.5, "attention.skew.mixed: 1.5 must be a number from 0 to 1"),
         ("attention.count", 1.5, "attention.count: 1.5 must be a whole number"),

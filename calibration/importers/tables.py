@@ -1,0 +1,60 @@
+"""CSV tables of timings: every cell checked, every fault named with file, line and column."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import ConfigError
+
+Row = dict[str, Any]
+MAX_FAULTS = 20
+
+
+def read_table(path: Path, numbers: Sequence[str], text: str | None = None) -> list[Row]:
+    """The rows of a CSV file: `numbers` as floats, of which those that end in `_us` are above 0, and a `text` column.
+
+    Other columns are ignored. Raises ConfigError with a line per fault, at most MAX_FAULTS, and for an empty table.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            wanted = [*numbers, *([text] if text else [])]
+            missing = [name for name in wanted if name not in (reader.fieldnames or ())]
+            if missing:
+                raise ConfigError(f"{path}:1: lacks the columns {', '.join(missing)}")
+            lines = [(reader.line_num, row) for row in reader]
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise ConfigError(f"{path}: isn't a CSV file") from None
+    faults: list[str] = []
+    rows = [_row(f"{path}:{line}", row, numbers, text, faults) for line, row in lines]
+    if len(faults) > MAX_FAULTS:
+        faults[MAX_FAULTS:] = [f"{path}: and {len(faults) - MAX_FAULTS} more"]
+    if not rows:
+        faults.append(f"{path}: holds no rows")
+    if faults:
+        raise ConfigError(faults)
+    return rows
+
+
+def _row(where: str, row: dict[str, str], numbers: Sequence[str], text: str | None, faults: list[str]) -> Row:
+    parsed: Row = {}
+    for name in numbers:
+        least = "above 0" if name.endswith("_us") else "at least 0"
+        try:
+            value = float(row[name])
+        except (TypeError, ValueError):
+            value = math.nan
+        if not (math.isfinite(value) and (value > 0 if least == "above 0" else value >= 0)):
+            faults.append(f"{where}: {name} = {row[name]}: must be a number {least}")
+        parsed[name] = value
+    if text:
+        parsed[text] = (row[text] or "").strip()
+        if not parsed[text]:
+            faults.append(f"{where}: {text}: is empty")
+    return parsed

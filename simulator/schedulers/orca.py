@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.plan import IterationPlan, Limits, Slice
-from simulator.schedulers.base import Scheduler, View, decode_with_room
+from simulator.schedulers.base import Scheduler, View
 from simulator.schedulers.reserving import fitting_for_life
 
 
@@ -11,8 +11,8 @@ class Orca(Scheduler):
     """Orca (Yu et al., OSDI'22, algorithm 1): selective batching, and slots reserved for input + max_tokens.
 
     First come, first served, at most `max_num_seqs` requests (the paper's max_bs) in an iteration; whole prompts run
-    beside decodes. A request is admitted when memory for all it may come to need is free. Nobody is preempted, unless
-    a request outgrows its own max_tokens. `continuous` with `order: orca` is the same over memory taken block by block.
+    beside decodes. A request is admitted when memory for all that it may come to need is free and promised to nobody,
+    so nobody is ever preempted. `continuous` with `order: orca` is the same over memory taken block by block.
     """
 
     name = "orca"
@@ -26,6 +26,4 @@ class Orca(Scheduler):
 
     def plan(self, view: View) -> IterationPlan:
         """Everybody decodes, and whoever fits joins."""
-        decode, preempt = decode_with_room(view)
-        joining = () if preempt else fitting_for_life(view)
-        return IterationPlan([Slice(seq, seq.goal) for seq in joining], decode, preempt)
+        return IterationPlan([Slice(seq, seq.goal) for seq in fitting_for_life(view)], view.decoding)

@@ -1,8 +1,8 @@
 """Admission by what a request may come to need, for engines that set memory aside up front.
 
 Such an engine never has to preempt. It doesn't know how long an answer gets, so it keeps room for prompt + max_tokens,
-or for the longest sequence that the model takes where a client states no max_tokens. Nobody is kept waiting for room
-beyond the whole memory: these engines lower the longest sequence they accept to what the memory holds, at start-up.
+which no request exceeds, or for the longest sequence that the model takes where a client states no max_tokens. Nobody
+waits for more room than the whole memory: these engines lower the longest sequence they accept to that at start-up.
 
 On a paged pool this is the policies' own accounting; where the memory itself reserves, both agree.
 """
@@ -17,14 +17,11 @@ from simulator.schedulers.base import View
 
 
 def most_tokens(seq: Sequence, limits: Limits, unwritten: int = 0) -> int:
-    """Tokens of `seq` to keep room for, the last `unwritten` of which never reach the memory.
-
-    At least what it has to compute now: a trace may hold requests that outgrow what their client stated.
-    """
+    """Tokens of `seq` to keep room for, the last `unwritten` of which never reach the memory."""
     stated = limits.max_model_len
     if seq.max_tokens is not None:
         stated = min(stated, seq.prompt_tokens + seq.max_tokens)
-    return max(stated - unwritten, seq.goal)
+    return stated - unwritten
 
 
 def fitting(view: View, need: Callable[[Sequence], int], free: int) -> Iterator[Sequence]:
@@ -49,5 +46,4 @@ def fitting_for_life(view: View, unwritten: int = 0) -> Iterator[Sequence]:
         return min(kv.room(seq, most_tokens(seq, limits, unwritten)), kv.total)
 
     if len(view.waiting) and view.num_running < limits.max_num_seqs:
-        unpromised = kv.total - sum(map(room, view.running))
-        yield from fitting(view, room, min(unpromised, kv.free - kv.decode_need(view.decoding)))
+        yield from fitting(view, room, kv.total - sum(map(room, view.running)))

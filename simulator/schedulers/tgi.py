@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulator.errors import ConfigError
 from simulator.plan import IterationPlan, Limits, Slice
-from simulator.schedulers.base import Scheduler, View, decode_with_room
+from simulator.schedulers.base import Scheduler, View
 from simulator.schedulers.reserving import fitting_for_life, most_tokens
 
 
@@ -59,10 +59,8 @@ class Tgi(Scheduler):
 
     def plan(self, view: View) -> IterationPlan:
         """The new batch, if there shall be one; else everybody decodes."""
-        if prompts := self._new_batch(view):
-            return IterationPlan(prompts)
-        decode, preempt = decode_with_room(view)
-        return IterationPlan(decode=decode, preempt=preempt)
+        prompts = self._new_batch(view)
+        return IterationPlan(prompts) if prompts else IterationPlan(decode=view.decoding)
 
     def on_commit(self, view: View, plan: IterationPlan, iterations: int) -> None:
         """Count the decode iterations since the last prefill."""

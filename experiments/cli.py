@@ -24,7 +24,7 @@ COMMANDS = {
     "plot": ("experiments.commands.plot", "draw the figures of results"),
     "trace": ("experiments.commands.trace", "info: what a trace holds, and how it is read"),
     "list": ("experiments.commands.list", "schedulers, cost-models, models, gpus, traces or configs"),
-    "config": ("experiments.commands.config", "validate, show, cp or schema: work with config files"),
+    "config": ("experiments.commands.config", "validate, show, cp, schema or from-run: work with config files"),
     "profile": ("experiments.commands.profile", "list, show or import: measured kernel times for the table cost model"),
     "kv": ("experiments.commands.kv", "explain: the KV memory of a model on a GPU, term by term"),
 }

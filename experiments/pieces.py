@@ -23,6 +23,8 @@ from simulator.suggest import did_you_mean
 KV_MEMORIES: dict[str, type] = {"paged": BlockPool, "reserve": Reservation}
 # What the program itself passes to these constructors; the rest are options.
 _KV_GIVEN = {"num_gpu_blocks", "block_size", "max_model_len"}
+# Options that may name a file, looked for beside the config first and pinned by its content.
+FILE_OPTIONS = {"profile", "collectives"}
 # The one question each of these answers: what a class must have to be one.
 _QUESTION = {"scheduler": "plan", "cost_model": "iteration_ns"}
 
@@ -214,7 +216,7 @@ class _Finder:
         given_options = dict(given.options)
         before = len(self.faults.lines)
         for name, value in given_options.items():
-            if name == "profile" and isinstance(value, str) and (file := self.file((key, name), value)):
+            if name in FILE_OPTIONS and isinstance(value, str) and (file := self.file((key, name), value)):
                 given_options[name] = str(file)
                 self.files[f"{key}.{name}"] = file
             given_options[name] = self._typed(cls, (key, name), given_options[name])

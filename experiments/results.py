@@ -1,4 +1,4 @@
-"""A run's results on disk and back; also reads what `vllm bench serve --save-result` writes.
+"""A run's results on disk and back; also reads measured runs: of `vllm bench serve`, of SGLang, of a server's log.
 
 A folder is complete once `meta.json` is there, which is written last and lists every file with its size, so an
 interrupted write never looks complete.
@@ -16,10 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
-
+from experiments.measured import from_sglang, is_measured, is_number, is_sglang, load_measured
 from experiments.records import Result, RunContext, iterations_csv, requests_csv, result_fields
 from simulator import __version__
 from simulator.errors import ConfigError
@@ -31,7 +28,6 @@ __all__ = [
     "RunContext",
     "finite",
     "is_complete",
-    "latencies_ms",
     "load_result",
     "load_results",
     "write_result",
@@ -50,6 +46,9 @@ TOTALS = (
     "request_throughput", "request_goodput", "output_throughput", "total_token_throughput",
     "max_output_tokens_per_s", "max_concurrent_requests",
 )  # fmt: skip
+# The arrays of `--save-detailed`, one value per request; without it vLLM keeps the last two.
+NUMBERS = ("input_lens", "output_lens", "start_times", "ttfts", "latencies")
+ARRAYS = (*NUMBERS, "itls", "errors", "queue_times")
 REQUIRED = ("duration", "completed", "request_throughput", "output_throughput")
 
 
@@ -94,18 +93,22 @@ def is_complete(out_dir: Path | str) -> bool:
 
 
 def load_result(path: Path | str) -> Result:
-    """A run's folder, its `result.json`, or a result file of vLLM, as `write_result` returned it.
+    """A run's folder, its `result.json`, or a measured run, as `write_result` returned it.
 
-    `out_dir` is None for a file that has no tables beside it. Raises ConfigError with all that is wrong.
+    A measured run is a result file of vLLM or SGLang, or a folder as `experiments.measured` describes. `out_dir` is
+    None where no tables of ours lie beside it. Raises ConfigError with all that is wrong.
     """
     given = Path(path)
+    if is_measured(given):
+        return {"name": given.resolve().name, "out_dir": None, **load_measured(given)}
     if given.is_dir():
         if not (given / RESULT).is_file():
             raise ConfigError(f"{given}: no {RESULT} in this folder")
         if not is_complete(given):
             raise ConfigError(f"{given}: incomplete, as its run was interrupted; run it again")
     file = given / RESULT if given.is_dir() else given
-    fields = _checked(file, _parsed(file))
+    fields = _parsed(file)
+    fields = _checked(file, from_sglang(fields) if is_sglang(fields) else fields)
     folder = file.parent if file.name == RESULT and (file.parent / REQUESTS).is_file() else None
     name = folder.name if folder else file.stem
     return {"name": name, "out_dir": str(folder) if folder else None, **fields}
@@ -129,39 +132,10 @@ def load_results(paths: Iterable[Path | str]) -> list[Result]:
     return results
 
 
-def latencies_ms(result: Result) -> dict[str, NDArray[np.float64]]:
-    """TTFT, TPOT and E2EL of every completed request, milliseconds, sorted; without those that aren't on disk.
-
-    From `requests.csv` beside the result, else from the arrays of `--save-detailed`.
-    """
-    if result.get("out_dir"):
-        return _from_table(Path(result["out_dir"]) / REQUESTS)
-    errors, e2el, ttft = (result.get(name) for name in ("errors", "latencies", "ttfts"))
-    columns: dict[str, NDArray[np.float64]] = {}
-    done = np.array([not error for error in errors or ()], dtype=bool)
-    for name, values in (("ttft", ttft), ("e2el", e2el)):
-        if isinstance(values, list) and len(values) == len(done):
-            columns[name] = np.sort(np.array(values, dtype=np.float64)[done] * 1e3)
-    gaps = result.get("itls")
-    if isinstance(gaps, list) and len(gaps) == len(done):
-        columns["tpot"] = np.sort([np.mean(g) * 1e3 for g, ok in zip(gaps, done, strict=True) if ok and g])
-    return {name: values for name, values in columns.items() if len(values)}
-
-
 def finite(value: Any) -> float | int | None:
     """`value` where it is a finite number, else None."""
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return value if number else None
-
-
-def _from_table(path: Path) -> dict[str, NDArray[np.float64]]:
-    names = ("ttft", "tpot", "e2el")
-    try:
-        table = pd.read_csv(path, usecols=[f"{name}_ms" for name in names], dtype=np.float64)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: not a table of requests: {str(error).splitlines()[0]}") from None
-    columns = {name: np.sort(table[f"{name}_ms"].dropna().to_numpy()) for name in names}
-    return {name: values for name, values in columns.items() if len(values)}
 
 
 def _parsed(file: Path) -> Result:
@@ -195,11 +169,27 @@ def _checked(file: Path, fields: Result) -> Result:
     rate = fields.get("request_rate")
     if rate is not None and rate != "inf" and finite(rate) is None:
         faults.append(f'{file}: request_rate = {_short(rate)}: must be a number or "inf"')
+    faults += _array_faults(file, fields)
     if not isinstance(fields.get("sim", {}), dict):
         faults.append(f"{file}: sim = {_short(fields['sim'])}: must be an object")
     if faults:
         raise ConfigError(faults)
     return fields
+
+
+def _array_faults(file: Path, fields: Result) -> list[str]:
+    """What is wrong with the arrays of `--save-detailed`: numbers, as many as there are requests."""
+    faults = []
+    arrays = {name: fields[name] for name in ARRAYS if fields.get(name) is not None}
+    for name, values in arrays.items():
+        if not isinstance(values, list):
+            faults.append(f"{file}: {name} = {_short(values)}: must be a list")
+        elif name in NUMBERS and (bad := [i for i, value in enumerate(values) if not is_number(value)]):
+            faults.append(f"{file}: {name}[{bad[0]}] = {_short(values[bad[0]])}: must be a finite number")
+    counts = {name: len(values) for name, values in arrays.items() if isinstance(values, list)}
+    if len(set(counts.values())) > 1:
+        faults.append(f"{file}: arrays of unequal length: {', '.join(f'{n} {count}' for n, count in counts.items())}")
+    return faults
 
 
 def _short(value: Any) -> str:

@@ -2,53 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import StrMethodFormatter
 
 from experiments.curves import NAMES, SHARE, distribution, legend
-from experiments.results import Result, finite, latencies_ms
+from experiments.latencies import latencies_ms
+from experiments.rates import is_unstable, lines_of, rate_lines, rate_of, swept
+from experiments.results import Result, finite
 from experiments.style import BLUE, GREEN, ORANGE, Floats, figure, line_style, log_where_wide, time_unit
 from experiments.tables import run_label, run_labels, sim_value
+
+BUDGET = "max_num_batched_tokens"
 
 
 def plot_sweep(results: Sequence[Result], out_dir: Path | str) -> list[Path]:
     """The figures of several runs together. Returns the PNG files.
 
     Where a line (a scheduler with its options) was run at several request rates: latency against rate, and
-    throughput against latency. Otherwise distributions overlaid, and throughput with the use of slots.
+    throughput against latency. Where token budgets differ: latency against budget. Otherwise distributions overlaid, and throughput with the use of slots.
     """
-    folder, lines = Path(out_dir), _lines(results)
-    if any(len({_rate(result) for result in runs}) > 1 for runs in lines.values()):
+    folder, lines = Path(out_dir), rate_lines(results)
+    if any(len({rate_of(result) for result in runs}) > 1 for runs in lines.values()):
         return [
             _latency_against_rate(lines, folder / "latency_vs_rate"),
             _throughput_against_latency(lines, folder / "throughput_vs_latency"),
         ]
+    if len({swept(result, BUDGET) for result in results} - {None}) > 1:
+        return [_against_budget(lines_of(results, (BUDGET,)), folder / "latency_vs_budget")]
     written = [_slots(results, folder / "throughput")] if any(sim_value(r, "utilisation") for r in results) else []
     return [*_overlaid(results, folder / "distributions"), *written]
 
 
-def _rate(result: Result) -> float | None:
-    return finite(result.get("request_rate"))
+class Points(NamedTuple):
+    """The points of a line in order of rate; the first `stable` of them lie below its first unstable run."""
+
+    x: Floats
+    y: Floats
+    stable: int
 
 
-def _lines(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Runs by what they share apart from the request rate, each line in order of rate."""
-    lines: dict[str, list[Result]] = {}
-    for result in results:
-        words = [w for w in run_label(result).split(", ") if not w.startswith(("request_rate=", "time_scale="))]
-        name = ", ".join(words) or str(sim_value(result, "scheduler") or result.get("backend"))
-        lines.setdefault(name, []).append(result)
-    return {name: sorted(runs, key=lambda r: _rate(r) or 0.0) for name, runs in lines.items()}
-
-
-def _points(runs: Sequence[Result], x: str, y: str) -> tuple[Floats, Floats]:
-    pairs = [(finite(r.get(x)), finite(r.get(y))) for r in runs]
-    known = [(a, b) for a, b in pairs if a is not None and b is not None]
-    xs, ys = np.array(known, dtype=np.float64).reshape(-1, 2).T
-    return xs, ys
+def _points(runs: Sequence[Result], x: str, y: str) -> Points:
+    known = [r for r in runs if finite(r.get(x)) is not None and finite(r.get(y)) is not None]
+    xs, ys = np.array([(r[x], r[y]) for r in known], dtype=np.float64).reshape(-1, 2).T
+    return Points(xs, ys, next((i for i, run in enumerate(known) if is_unstable(run)), len(known)))
 
 
 def _latency_against_rate(lines: dict[str, list[Result]], path: Path) -> Path:
@@ -62,45 +63,81 @@ def _latency_against_rate(lines: dict[str, list[Result]], path: Path) -> Path:
             panel.set_title(title)
         for panel in axes[-1]:
             panel.set_xlabel("request rate (requests/s)")
+        _marks(axes[0][0], [_points(runs, "request_rate", "mean_e2el_ms") for runs in lines.values()])
         legend(fig, min(len(lines), 4))
         fig.suptitle(f"Latency against request rate{_silent(lines)}", fontsize=10)
     return path.with_suffix(".png")
 
 
 def _against_rate(panel: Axes, lines: dict[str, list[Result]], kind: str, name: str) -> None:
-    series = {
-        line: _points(runs, "request_rate", f"{kind}_{name}_ms")
-        for line, runs in lines.items()
-        if name != "tpot" or _streams(runs)
-    }
-    divisor, unit = time_unit(*(y for _, y in series.values()))
-    series = {line: (x, y / divisor) for line, (x, y) in series.items()}
+    shown = {line: runs for line, runs in lines.items() if name != "tpot" or _streams(runs)}
+    series = {line: _points(runs, "request_rate", f"{kind}_{name}_ms") for line, runs in shown.items()}
+    divisor, unit = time_unit(*(points.y for points in series.values()))
+    series = {line: points._replace(y=points.y / divisor) for line, points in series.items()}
     _draw_lines(panel, series, list(lines))
-    log_where_wide(panel, "x", *(x for x, _ in series.values()))
-    log_where_wide(panel, "y", *(y for _, y in series.values()))
+    log_where_wide(panel, "x", *(points.x for points in series.values()))
+    log_where_wide(panel, "y", *(points.y for points in series.values()))
     panel.set_ylabel(f"{kind} {name.upper()} ({unit})")
 
 
 def _throughput_against_latency(lines: dict[str, list[Result]], path: Path) -> Path:
-    rates = [rate for runs in lines.values() for rate in map(_rate, runs) if rate is not None]
+    rates = [rate for runs in lines.values() for rate in map(rate_of, runs) if rate is not None]
     with figure(path, 1, 1, 6.4, 4.4) as (fig, axes):
         panel = axes[0][0]
         series = {name: _points(runs, "mean_e2el_ms", "output_throughput") for name, runs in lines.items()}
-        divisor, unit = time_unit(*(x for x, _ in series.values()))
-        series = {name: (x / divisor, y) for name, (x, y) in series.items()}
+        divisor, unit = time_unit(*(points.x for points in series.values()))
+        series = {name: points._replace(x=points.x / divisor) for name, points in series.items()}
         _draw_lines(panel, series, list(lines))
-        log_where_wide(panel, "x", *(x for x, _ in series.values()))
+        log_where_wide(panel, "x", *(points.x for points in series.values()))
         panel.set(xlabel=f"mean end-to-end latency ({unit})", ylabel="output tokens per second", ylim=(0, None))
+        _marks(panel, series.values())
         legend(fig, min(len(lines), 4))
         span = f"from {min(rates):.3g} to {max(rates):.3g} requests/s along each line"
         fig.suptitle(f"Throughput against latency, {span}", fontsize=10)
     return path.with_suffix(".png")
 
 
-def _draw_lines(panel: Axes, series: dict[str, tuple[Floats, Floats]], names: list[str]) -> None:
-    for name, (x, y) in series.items():
+def _draw_lines(panel: Axes, series: dict[str, Points], names: list[str]) -> None:
+    """A line each; what doesn't keep up hollow, behind a thin dotted line, and the last that does with a black edge."""
+    for name, (x, y, stable) in series.items():
         style = line_style(names.index(name))
-        panel.plot(x, y, **style._asdict(), markersize=5, markerfacecolor="white", label=name)
+        panel.plot(x[:stable], y[:stable], **style._asdict(), markersize=5, label=name)
+        panel.plot(x[max(stable - 1, 0) :], y[max(stable - 1, 0) :], color=style.color, linestyle=":", linewidth=1)
+        panel.plot(x[stable:], y[stable:], color=style.color, marker=style.marker, markersize=5, linestyle="none",
+                   markerfacecolor="white")  # fmt: skip
+        if 0 < stable < len(x):
+            panel.plot(x[stable - 1], y[stable - 1], color=style.color, marker=style.marker, markersize=8,
+                       markeredgecolor="black", linestyle="none", zorder=3)  # fmt: skip
+
+
+def _marks(panel: Axes, series: Iterable[Points]) -> None:
+    """Legend entries for what `_draw_lines` marks, where there is any."""
+    if any(stable < len(x) for x, _, stable in series):
+        panel.plot([], [], color="#999999", marker="o", markersize=8, markeredgecolor="black", linestyle="none",
+                   label="knee: the highest rate it keeps up with")  # fmt: skip
+        panel.plot([], [], color="#555555", marker="o", markersize=5, markerfacecolor="white", linestyle=":",
+                   linewidth=1, label="queue still growing: depends on the run's length")  # fmt: skip
+
+
+def _against_budget(lines: dict[str, list[Result]], path: Path) -> Path:
+    panels = (("p99_itl_ms", "p99 ITL", "Gaps between tokens"), ("mean_ttft_ms", "mean TTFT", "Time to first token"),
+              ("output_throughput", "output tokens per second", "Throughput"))  # fmt: skip
+    with figure(path, 1, len(panels), 9.6, 3.5) as (fig, axes):
+        for panel, (key, label, title) in zip(axes[0], panels, strict=True):
+            found = {}
+            for name, runs in lines.items():
+                pairs = sorted((swept(r, BUDGET), finite(r.get(key))) for r in runs if swept(r, BUDGET) is not None)
+                found[name] = np.array([pair for pair in pairs if None not in pair], dtype=np.float64).reshape(-1, 2).T
+            divisor, unit = time_unit(*(y for _, y in found.values())) if key.endswith("_ms") else (1.0, "")
+            for i, (name, (x, y)) in enumerate(found.items()):
+                panel.plot(x, y / divisor, **line_style(i)._asdict(), markersize=5, label=name)
+            panel.set_xscale("log", base=2)
+            panel.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
+            panel.set(title=title, xlabel="token budget of an iteration", ylabel=f"{label} ({unit})" if unit else label)
+            panel.set_ylim(0)
+        legend(fig, min(len(lines), 4))
+        fig.suptitle("Latency and throughput against the token budget (max_num_batched_tokens)", fontsize=10)
+    return path.with_suffix(".png")
 
 
 def _streams(runs: Sequence[Result]) -> bool:

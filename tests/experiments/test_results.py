@@ -11,7 +11,8 @@ import pytest
 import runs
 
 from experiments import results
-from experiments.results import is_complete, latencies_ms, load_result, load_results, write_result
+from experiments.latencies import latencies_ms
+from experiments.results import is_complete, load_result, load_results, write_result
 from experiments.tables import comparison_table, console_block
 from simulator.errors import ConfigError
 from simulator.metrics import request_table, summary

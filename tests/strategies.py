@@ -16,7 +16,12 @@ from simulator.schedulers.base import Scheduler
 from simulator.schedulers.chunked import Chunked
 from simulator.schedulers.continuous import Continuous
 from simulator.schedulers.dynamic import Dynamic
+from simulator.schedulers.faster_transformer import FasterTransformer
+from simulator.schedulers.orca import Orca
 from simulator.schedulers.static import Static
+from simulator.schedulers.tgi import Tgi
+from simulator.schedulers.trtllm import TrtLlm
+from simulator.schedulers.vllm_v0 import VllmV0
 
 POLICIES = ("fcfs", "fcfs", "priority", "sjf")
 
@@ -135,15 +140,30 @@ def memories(draw: st.DrawFn, requests: list[Request], max_model_len: int) -> Pi
 def schedulers(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES) -> Piece:
     """Every built-in policy with options."""
     policy = {"policy": draw(st.sampled_from(policies))}
-    kind = draw(st.sampled_from([Chunked, Chunked, Continuous, Static, Dynamic]))
-    if kind is Chunked:
-        return Piece(kind, policy)
-    if kind is Continuous:
-        return Piece(kind, {"order": draw(st.sampled_from(["prefill_first", "orca"])), **policy})
     size = {"batch_size": draw(st.sampled_from([1, 3, 8])), "respond_at": draw(st.sampled_from(["batch_end", "token"]))}
-    if kind is Static:
-        return Piece(kind, {"batch_timeout_ms": draw(st.sampled_from([None, 0, 3.5])), **size, **policy})
-    return Piece(kind, {"max_queue_delay_ms": draw(st.sampled_from([0, 3.5])), **size, **policy})
+    delay = {"max_queue_delay_ms": draw(st.sampled_from([0, 3.5]))}
+    pieces = [
+        Piece(Chunked, policy),
+        Piece(Chunked, policy),
+        Piece(Continuous, {"order": "prefill_first", **policy}),
+        Piece(Continuous, {"order": "orca", **policy}),
+        Piece(Static, {"batch_timeout_ms": draw(st.sampled_from([None, 0, 3.5])), **size, **policy}),
+        Piece(Dynamic, {**delay, **size, **policy}),
+        Piece(FasterTransformer, {**delay, **size, **policy}),
+        Piece(VllmV0, {"watermark": draw(st.sampled_from([0.01, 0.2])), **policy}),
+        Piece(TrtLlm, {"capacity": draw(st.sampled_from(["guaranteed_no_evict", "max_utilization"]))}),
+        Piece(Orca, {}),
+        Piece(
+            Tgi,
+            {
+                "waiting_served_ratio": draw(st.sampled_from([0, 0.3, 1.2])),
+                "max_waiting_tokens": draw(st.sampled_from([0, 3, 20])),
+                "max_batch_prefill_tokens": draw(st.sampled_from([30, 4096])),
+                "max_batch_total_tokens": draw(st.sampled_from([None, 300])),
+            },
+        ),
+    ]
+    return draw(st.sampled_from(pieces))
 
 
 @st.composite

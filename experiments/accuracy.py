@@ -91,9 +91,10 @@ def _per_request(ours: Columns, theirs: Columns) -> tuple[dict[str, float], list
     counts = len(ours[shared[0]]), len(theirs[shared[0]])
     if counts[0] != counts[1]:
         return {}, [f"requests differ: {counts[0]}, measured {counts[1]}; single requests can't be matched"]
+    done = ~np.isnan(ours[shared[-1]]) & ~np.isnan(theirs[shared[-1]])
     lines = []
     for name in ("input", "output"):
-        if name in ours and name in theirs and (other := int((ours[name] != theirs[name]).sum())):
+        if name in ours and name in theirs and (other := int((ours[name] != theirs[name])[done].sum())):
             lines.append(f"{name} tokens of {other} of {counts[0]} requests differ: is it the same workload?")
     errors = {}
     for name in shared:

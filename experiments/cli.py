@@ -23,7 +23,7 @@ COMMANDS = {
     "compare": ("experiments.commands.compare", "compare results, ours or those of `vllm bench serve`"),
     "plot": ("experiments.commands.plot", "draw the figures of results"),
     "trace": ("experiments.commands.trace", "info: what a trace holds, and how it is read"),
-    "list": ("experiments.commands.list", "schedulers, cost-models, models, gpus, traces or configs"),
+    "list": ("experiments.commands.list", "schedulers, cost-models, models, gpus, traces, configs or measured"),
     "config": ("experiments.commands.config", "validate, show, cp, schema or from-run: work with config files"),
     "profile": ("experiments.commands.profile", "list, show or import: measured kernel times for the table cost model"),
     "kv": ("experiments.commands.kv", "explain: the KV memory of a model on a GPU, term by term"),

@@ -75,7 +75,9 @@ def write_config(
         "profile": _named(profile_name, profile_name, out),
     }
     text = _yaml(folder, facts, profile, names, trace.name, block_tokens)
-    _write(trace, "".join(_trace_lines(rows, ids)), ours=out.exists())
+    if out.exists() and not _text(out).startswith(HEADER):
+        raise ConfigError(f"{out}: exists already, and isn't of this command; name another file with --out")
+    _write(trace, "".join(_trace_lines(rows, ids)))
     _write(out, text)
     return trace, facts.notices
 
@@ -87,10 +89,12 @@ def _named(given: str | None, name: str, out: Path) -> str:
     return os.path.relpath(given, out.resolve().parent)
 
 
-def _write(path: Path, text: str, ours: bool = False) -> None:
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def _write(path: Path, text: str) -> None:
     try:
-        if path.exists() and not ours and not path.read_text(encoding="utf-8", errors="replace").startswith(HEADER):
-            raise ConfigError(f"{path}: exists already, and isn't of this command; name another file with --out")
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: can't be written: {error.strerror}") from None

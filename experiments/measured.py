@@ -32,6 +32,18 @@ Fields = dict[str, Any]
 Floats = NDArray[np.float64]
 
 
+def shipped_runs() -> dict[str, Path]:
+    """The folders of the measured runs that come with the package, by name."""
+    data = Path(__file__).parent / "data"
+    return {folder.name: folder for folder in sorted(data.iterdir()) if is_measured(folder)}
+
+
+def find_run(path: Path | str) -> Path:
+    """`path`, or the shipped run of that name where nothing lies there."""
+    given = Path(path)
+    return given if given.exists() else shipped_runs().get(str(path), given)
+
+
 def is_measured(path: Path) -> bool:
     """Whether `path` is the folder of a measured run."""
     return path.is_dir() and (path / REQUESTS).exists()

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from experiments.measured import from_sglang, is_measured, is_number, is_sglang, load_measured
+from experiments.measured import find_run, from_sglang, is_measured, is_number, is_sglang, load_measured
 from experiments.records import Result, RunContext, iterations_csv, requests_csv, result_fields
 from simulator import __version__
 from simulator.errors import ConfigError
@@ -98,7 +98,7 @@ def load_result(path: Path | str) -> Result:
     A measured run is a result file of vLLM or SGLang, or a folder as `experiments.measured` describes. `out_dir` is
     None where no tables of ours lie beside it. Raises ConfigError with all that is wrong.
     """
-    given = Path(path)
+    given = find_run(path)
     if is_measured(given):
         return {"name": given.resolve().name, "out_dir": None, **load_measured(given)}
     if given.is_dir():
@@ -121,7 +121,8 @@ def load_results(paths: Iterable[Path | str]) -> list[Result]:
     """
     results, faults = [], []
     for path in map(Path, paths):
-        inner = [] if (path / RESULT).is_file() or not path.is_dir() else sorted(path.rglob(RESULT))
+        alone = (path / RESULT).is_file() or is_measured(path) or not path.is_dir()
+        inner = [] if alone else sorted(path.rglob(RESULT))
         for one in [file.parent for file in inner if is_complete(file.parent)] or [path]:
             try:
                 results.append(load_result(one))

@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 
 class Shipped(NamedTuple):
-    """One shipped trace: a file in `workloads/data`."""
+    """One shipped trace: a file in `workloads/data`. `block_size` where its block ids aren't of its format's usual."""
 
     file: str
     description: str
     licence: str
     source: str
+    block_size: int | None = None
 
 
 SHIPPED = {
@@ -39,6 +40,13 @@ SHIPPED = {
         "BurstGPT_1, first 400 requests: the slow first ten hours of 61 days",
         "CC-BY-4.0",
         "https://github.com/HPMLL/BurstGPT",
+    ),
+    "llmservingsim-sharegpt-300": Shipped(
+        "llmservingsim-sharegpt-300.jsonl.gz",
+        "300 requests of ShareGPT lengths within 29 s, with block hashes, as one vLLM server queued them",
+        "MIT",
+        "https://github.com/casys-kaist/LLMServingSim",
+        block_size=16,
     ),
 }
 

@@ -67,6 +67,8 @@ def load_trace(
 
     Raises ConfigError for wrong options, TraceError for everything wrong in the file, both with all faults at once.
     """
+    if block_size is None and (shipped := SHIPPED.get(str(path))) is not None:
+        block_size = shipped.block_size
     window = _options(unit, block_size, zero_output, limit, window_s, time_scale, request_rate)
     source, reader = _open(locate(path), format, unit, block_size)
     rows = Rows(source.faults, reader.block_size, zero_output, window)

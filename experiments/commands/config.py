@@ -10,7 +10,7 @@ from pathlib import Path
 
 from experiments.commands.parser import Parser, choice
 from experiments.config import Plan, find, load
-from experiments.measured import META, REQUESTS, is_measured
+from experiments.measured import META, REQUESTS, find_run, is_measured
 from experiments.resolved import resolved_text
 from experiments.schema import config_schema
 from simulator.errors import ConfigError
@@ -71,7 +71,7 @@ def _from_run(given: argparse.Namespace) -> int:
     if given.config is None or given.rest:
         got = f"and got {', '.join([given.config, *given.rest])}" if given.rest else "and got none"
         raise ConfigError(f"servesim config from-run: needs one folder, {got}")
-    folder = Path(given.config)
+    folder = find_run(given.config)
     if not is_measured(folder):
         why = f"no {REQUESTS} in this folder" if folder.is_dir() else "no such folder"
         raise ConfigError(f"{folder}: {why}; a measured run is a folder with {REQUESTS} and {META}")

@@ -45,7 +45,18 @@ def _gpus() -> Rows:
 def _traces() -> Rows:
     from workloads import SHIPPED
 
-    return [(name, f"{about}; {licence}") for name, (_, about, licence, _) in SHIPPED.items()]
+    return [(name, f"{trace.description}; {trace.licence}") for name, trace in SHIPPED.items()]
+
+
+def _measured() -> Rows:
+    from experiments.measured import REQUESTS, engine_name, load_meta, read_jsonl, shipped_runs
+
+    rows = []
+    for name, folder in shipped_runs().items():
+        meta = load_meta(folder)
+        count = len(read_jsonl(folder / REQUESTS, []))
+        rows.append((name, f"{engine_name(meta)}, {meta['model']}, {meta['hardware']['device_name']}, {count} requests"))
+    return rows
 
 
 def _configs() -> Rows:
@@ -61,6 +72,7 @@ KINDS: dict[str, Callable[[], Rows]] = {
     "gpus": _gpus,
     "traces": _traces,
     "configs": _configs,
+    "measured": _measured,
 }
 
 

@@ -170,3 +170,20 @@ def test_scaling_rounds_half_up_and_knows_its_end():
     assert rate_factor(np.array([0, 10**9], np.int64), 4.0) == 0.25
     with pytest.raises(ConfigError, match="146 years"):
         scaled(np.array([0, 2**61], np.int64), 4.0)
+
+
+def test_requests_know_how_many_tokens_their_block_ids_cover(tmp_path):
+    """By the format, the shipped trace, or what the caller states, in that order of growing weight."""
+    row = {"timestamp": 0, "input_length": 33, "output_length": 1}
+    path = tmp_path / "t.jsonl"
+    for size, ids in ((512, [7]), (16, [7, 8, 9]), (32, [7, 8])):
+        path.write_text(json.dumps(row | {"hash_ids": ids}) + "\n")
+        stated = None if size == 512 else size
+        assert load_trace(path, block_size=stated).requests[0].prefix_block_tokens == size
+    assert load_trace("mooncake-conversation-1k", limit=1).requests[0].prefix_block_tokens == 512
+    shipped = load_trace("llmservingsim-sharegpt-300", limit=1)
+    assert (shipped.requests[0].prefix_block_tokens, shipped.info.block_size) == (16, 16)
+    bailian = tmp_path / "b.jsonl"
+    chat = {"chat_id": 1, "parent_chat_id": -1, "timestamp": 0.5, "turn": 1, "type": "text"}
+    bailian.write_text(json.dumps(chat | {"input_length": 33, "output_length": 1, "hash_ids": [1, 2, 3]}) + "\n")
+    assert load_trace(bailian).requests[0].prefix_block_tokens == 16

@@ -1,4 +1,4 @@
-"""Replays recorded steps of vLLM's scheduler through `chunked` and finds the first difference, to the nanosecond.
+"""Replays recorded steps of vLLM's scheduler through `vllm_v1` and finds the first difference, to the nanosecond.
 
     python tests/golden/replay.py FILE...
 
@@ -19,16 +19,13 @@ from steps import steps_of
 
 from simulator import BlockPool, Limits, Request, RunLog, run
 from simulator.costs.linear import Linear
-from simulator.schedulers.chunked import Chunked
+from simulator.prefix import CachedPool
+from simulator.schedulers.vllm_v1 import VllmV1
 from simulator.specs import Platform, get_gpu, get_model
 
 KEYS = ("config", "cost_ns", "requests", "steps", "results")
 # What a recording may have that the engine doesn't model yet: key, the only value that can be replayed, in words.
-MODELLED = (
-    ("enable_prefix_caching", False, "prefix caching is on"),
-    ("scheduler_reserve_full_isl", True, "scheduler_reserve_full_isl is off"),
-    ("enable_chunked_prefill", True, "chunked prefill is off"),
-)
+MODELLED = (("enable_chunked_prefill", True, "chunked prefill is off"),)
 
 
 class NotReplayable(Exception):
@@ -36,10 +33,10 @@ class NotReplayable(Exception):
 
 
 def replay(file: str | Path, *, fast_forward: bool = True) -> str | None:
-    """The first difference between the recording in `file` and `chunked` under its limits, or None.
+    """The first difference between the recording in `file` and `vllm_v1` under its limits, or None.
 
     Compared are every step's start, end, tokens per request in order, preemptions, then every request's first token,
-    finish and preemptions. Raises NotReplayable.
+    finish, preemptions and tokens found in the prefix cache. Raises NotReplayable.
     """
     recorded = _read(Path(file))
     log = _run(recorded, fast_forward)
@@ -67,21 +64,28 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _run(recorded: dict[str, Any], fast_forward: bool) -> RunLog:
     config, cost = recorded["config"], recorded["cost_ns"]
+    pool = CachedPool if config["enable_prefix_caching"] else BlockPool
     return run(
         [
             Request(
-                str(r["id"]), r["arrival_ns"], r["prompt_tokens"], r["output_tokens"], priority=r.get("priority", 0)
+                str(r["id"]),
+                r["arrival_ns"],
+                r["prompt_tokens"],
+                r["output_tokens"],
+                priority=r.get("priority", 0),
+                prefix_hashes=tuple(r.get("hash_ids", ())),
+                prefix_block_tokens=16,
             )
             for r in recorded["requests"]
         ],
-        scheduler=Chunked(policy=config["policy"]),
+        scheduler=VllmV1(config["policy"], config["scheduler_reserve_full_isl"]),
         cost_model=Linear(
             Platform(get_model("llama-3.1-8b"), get_gpu("a100-80gb")),
             base_ns=cost["base"],
             per_token_ns=cost["per_token"],
             per_context_ns=cost["per_context"],
         ),
-        kv=BlockPool(config["num_gpu_blocks"], config["block_size"]),
+        kv=pool(config["num_gpu_blocks"], config["block_size"]),
         limits=Limits(
             max_num_seqs=config["max_num_seqs"],
             max_num_batched_tokens=config["max_num_batched_tokens"],
@@ -113,7 +117,7 @@ def _steps_differ(log: RunLog, recorded: list[Any], results: list[dict[str, Any]
                 shown.append(name)
         pairs = {
             "start_ns": (mine.start_ns, start_ns),
-            "preempted": (shown, victims),
+            "preempted": (sorted(shown), sorted(victims)),  # the engine keeps a set
             "tokens": (mine.rows, [(str(name), tokens) for name, tokens in rows]),
             "end_ns": (mine.end_ns, end_ns),
         }
@@ -131,7 +135,7 @@ def _results_differ(log: RunLog, recorded: list[dict[str, Any]]) -> str | None:
         return f"{len(place)} requests, {len(recorded)} recorded results"
     for result in recorded:
         name = str(result["id"])
-        for what in ("first_token_ns", "finish_ns", "preemptions"):
+        for what in ("first_token_ns", "finish_ns", "preemptions", "cached_tokens"):
             got, wanted = int(log.sequences[what][place[name]]), result[what]
             if got != wanted:
                 return f"request {name}, {what}: {got}, recorded {wanted}"

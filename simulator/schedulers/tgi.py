@@ -12,7 +12,7 @@ class Tgi(Scheduler):
     """Text Generation Inference 3 (`backends/v3/src/{queue,backend}.rs`), prefill chunking and prefix cache off.
 
     An iteration prefills or decodes. While something runs, a new batch is prefilled only if it has at least
-    floor(`waiting_served_ratio` x running) requests (0.3; 1.2 before version 2), or any number once
+    floor(`waiting_served_ratio` x running) requests (0.3; formerly 1.2), or any number once
     `max_waiting_tokens` decode iterations have gone by since the last prefill; at least one decode lies between two
     prefills. Requests join the new batch in order of arrival while their prompts together have at most
     `max_batch_prefill_tokens` (rounded up to a whole block), prompts + max_tokens of it and of all that run at most

@@ -14,7 +14,7 @@ CAPACITIES = ("guaranteed_no_evict", "max_utilization")
 
 
 class TrtLlm(Scheduler):
-    """TensorRT-LLM's in-flight batching (executor of 0.12 to 1.x, context chunking and block reuse off).
+    """TensorRT-LLM's in-flight batching (version 1, context chunking and block reuse off).
 
     Decodes and whole prompts share an iteration of at most `max_num_batched_tokens` (its max_num_tokens); a prompt that
     doesn't fit beside them waits, and so does everybody behind it. One that is longer than any iteration is the only

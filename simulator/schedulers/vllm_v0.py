@@ -9,7 +9,7 @@ from simulator.schedulers.continuous import Continuous
 
 
 class VllmV0(Continuous):
-    """vLLM V0's default scheduler (0.2 to 0.8, without chunked prefill): `continuous`, prefill first, and a watermark.
+    """vLLM V0's default scheduler (0.2 to 0.7, without chunked prefill): `continuous`, prefill first, and a watermark.
 
     A waiting request is admitted only if `watermark` of all blocks stay free, so that what runs can grow before
     somebody is preempted. Where nothing runs there is nobody to keep it for: a single request may take everything,

@@ -26,6 +26,10 @@ from simulator.profile import Profile, load_profile
 from simulator.specs import Platform
 
 HEADER = "# Written by `servesim config from-run`"
+# What an all-reduce takes before its first byte: vLLM's own kernel in a CUDA graph, smallest messages, on 2 and 4 H200
+# with NVLink (4.7 on 8). ai-dynamo/aiconfigurator, systems/data/h200_sxm/comm/vllm/0.24.0.
+ALLREDUCE_LATENCY_US = 4.4
+LINK_KEYS = "link_gbps, allreduce_latency_us and allreduce, or collectives"
 ENGINE_KEYS = (
     "max_num_seqs",
     "max_num_batched_tokens",
@@ -63,11 +67,9 @@ def write_config(
     facts.values["num_gpu_blocks_override"] = kv_blocks(facts, spec, device)
     if facts.faults:
         raise ConfigError(facts.faults)
-    if degree > 1 and profile.metadata["all_reduce"] == "absent":
-        facts.notices.append(
-            f"all-reduces of {degree} GPUs: a ring at {device.link_gbps:g} GB/s without latency; state yours with"
-            " cost_model.link_gbps, allreduce_latency_us and allreduce, or a measured table in cost_model.collectives"
-        )
+    if _reduces(facts, profile):
+        link = f"a ring at {device.link_gbps:g} GB/s, {ALLREDUCE_LATENCY_US:g} us per call as on H200"
+        facts.notices.append(f"all-reduces of {degree} GPUs: {link}; state yours in cost_model: {LINK_KEYS}")
     trace = out.with_name(f"{out.stem}.trace.jsonl")
     names = {
         "model": _named(model, spec.name, out),
@@ -80,6 +82,12 @@ def write_config(
     _write(trace, "".join(_trace_lines(rows, ids)))
     _write(out, text)
     return trace, facts.notices
+
+
+def _reduces(facts: Facts, profile: Profile) -> bool:
+    """Whether there are all-reduces that the profile's times leave out."""
+    several = int(facts.values.get("tensor_parallel_size", 1)) > 1
+    return several and bool(profile.metadata["all_reduce"] == "absent")
 
 
 def _named(given: str | None, name: str, out: Path) -> str:
@@ -169,9 +177,9 @@ def _yaml(folder: Path, facts: Facts, profile: Profile, names: dict[str, str], t
     options = "" if policy == "fcfs" else f", policy: {policy}"
     options += "" if full else ", scheduler_reserve_full_isl: false"
     lines.append(f"scheduler: {{name: vllm_v1{options}}}")
-    lines.append(
-        f"cost_model: {{name: table, profile: {json.dumps(names['profile'])}}}  # {profile.metadata['engine']}"
-    )
+    link = f", allreduce_latency_us: {ALLREDUCE_LATENCY_US:g}" if _reduces(facts, profile) else ""
+    cost = f"name: table, profile: {json.dumps(names['profile'])}{link}"
+    lines.append(f"cost_model: {{{cost}}}  # {profile.metadata['engine']}")
     return "\n".join(lines) + "\n"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.from_run import ALLREDUCE_LATENCY_US
 from simulator.cluster import run
 from simulator.costs.table import Table
 from simulator.plan import Limits
@@ -72,7 +73,9 @@ def simulated(tp: int, blocks: int | None, max_num_seqs: int, max_num_batched_to
     return run(
         requests(),
         scheduler=VllmV1(),
-        cost_model=Table(platform, profile=f"rtxpro6000_llama-3.1-8b_tp{tp}"),
+        cost_model=Table(
+            platform, profile=f"rtxpro6000_llama-3.1-8b_tp{tp}", allreduce_latency_us=ALLREDUCE_LATENCY_US
+        ),
         kv=CachedPool(blocks or plan.num_gpu_blocks),
         limits=Limits(max_num_seqs, max_num_batched_tokens, None, 0, 131072),
         async_scheduling=True,

@@ -47,8 +47,11 @@ class Cluster:
         if not followers:
             return followers
         reached = [request.id for request in self.requests if request.after is None]
+        named = {seq.id: seq for seq in self.sequences}
         for name in reached:  # grows while it is walked
-            reached += [seq.id for seq in followers.get(name, ())]
+            for seq in followers.get(name, ()):
+                seq._earlier = named[name]
+                reached.append(seq.id)
         lost = {seq.id for seq in self.sequences} - set(reached)
         if lost:
             raise ConfigError([f"request {name!r} follows a turn that never comes" for name in sorted(lost)])

@@ -122,7 +122,7 @@ class CachedPool(BlockPool):
 
 
 class PrefixKeys:
-    """Content keys of a sequence's blocks: by the trace's ids within the prompt, its own beyond it.
+    """Content keys of a sequence's blocks: the earlier turn's, the trace's ids of its prompt, or its own.
 
     The trace's block size and the pool's need not agree: a KV block is known by the chain of ids up to the one that
     covers its last token, and by its place.
@@ -136,8 +136,10 @@ class PrefixKeys:
     def of(self, seq: Sequence, place: int) -> Key:
         """The key of block `place`. Blocks that the trace says nothing about are nobody else's."""
         end = (place + 1) * self._block_size
+        while end <= seq._history and seq._earlier is not None:
+            seq = seq._earlier
         covers = (end - 1) // seq._hash_tokens
-        if end > seq.prompt_tokens or covers >= len(seq._hashes):
+        if seq._history or end > seq.prompt_tokens or covers >= len(seq._hashes):
             return (-1, seq.index, place)
         chain = self._chains.get(seq)
         if chain is None:

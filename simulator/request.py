@@ -22,7 +22,7 @@ class Request(NamedTuple):
     see; `max_tokens` is what the client asked for, where known. `prefix_hashes` are the trace's chained ids of prompt
     blocks, one per `prefix_block_tokens` tokens, the last block perhaps partial. A follow-up turn names the turn it
     waits for in `after`: it arrives `delay_ns` after that one has finished, and its own `arrival_ns` is the earliest
-    instant it may arrive.
+    instant it may arrive. The first `history_tokens` of its prompt repeat that turn's prompt and answer.
     """
 
     id: str
@@ -36,6 +36,7 @@ class Request(NamedTuple):
     after: str | None = None
     delay_ns: int = 0
     prefix_block_tokens: int = 16
+    history_tokens: int = 0
 
 
 class Sequence:
@@ -49,9 +50,11 @@ class Sequence:
         "_base",
         "_computed",
         "_decoding",
+        "_earlier",
         "_finish_step",
         "_hash_tokens",
         "_hashes",
+        "_history",
         "_output_tokens",
         "_queue",
         "_span",
@@ -108,6 +111,8 @@ class Sequence:
         self._output_tokens = request.output_tokens
         self._hashes = request.prefix_hashes
         self._hash_tokens = request.prefix_block_tokens
+        self._history = request.history_tokens
+        self._earlier: Sequence | None = None  # the turn before it, whose content its prompt begins with
         self._computed = 0
         self._queue: object = None  # the waiting queue it is in
         self._decoding: DecodeClock | None = None

@@ -14,7 +14,7 @@ import numpy as np
 from simulator.clock import NS_PER_S
 from simulator.request import Request
 from workloads.info import arrival_statistics, length_statistics
-from workloads.readers.rows import EXTRAS, Rows
+from workloads.readers.rows import Rows
 from workloads.transform import scaled
 
 
@@ -82,15 +82,17 @@ class Ordered:
         def column(values: Any) -> Any:
             return values if order is None else [values[i] for i in order]
 
-        def extra(name: str) -> Any:
-            return column(extras[name]) if name in extras else repeat(EXTRAS[name])
-
         with collector_paused():
-            columns = (
-                column(ids), scaled(self._all - self.first_ns, factor).tolist(), column(rows.prompt_tokens),
-                column(rows.output_tokens), extra("max_tokens"), extra("priority"), extra("session"),
-                extra("prefix_hashes"), extra("after"), extra("delay_ns"),
-                repeat(rows.block_size or Request._field_defaults["prefix_block_tokens"]),
-            )  # fmt: skip
+            known = {
+                "id": column(ids),
+                "arrival_ns": scaled(self._all - self.first_ns, factor).tolist(),
+                "prompt_tokens": column(rows.prompt_tokens),
+                "output_tokens": column(rows.output_tokens),
+                **{name: column(values) for name, values in extras.items() if name not in ("id", "timed")},
+            }
+            default = dict(Request._field_defaults)
+            if rows.block_size is not None:
+                default["prefix_block_tokens"] = rows.block_size
+            columns = [known[name] if name in known else repeat(default[name]) for name in Request._fields]
             # Request._make without its Python frame per request; `strict` would trip over the endless defaults.
             return list(map(partial(tuple.__new__, Request), zip(*columns, strict=False)))

@@ -11,8 +11,8 @@ class VllmV1(Chunked):
 
     `scheduler_reserve_full_isl`: admit a request only if the whole of it fits the free blocks (the default since 0.19;
     earlier V1 looked at the first chunk only). `watermark`: share of the blocks that admission leaves free while
-    something runs (0 in 0.19; V0 kept 0.01). `policy`: fcfs or priority. With the engine's `enable_prefix_caching` and `async_scheduling` it does
-    what the engine does with the flags of the same names.
+    something runs (0 in 0.19; V0 kept 0.01). `policy`: fcfs or priority. With the engine's `enable_prefix_caching` and
+    `async_scheduling` it does what the engine does with the flags of the same names.
     """
 
     name = "vllm_v1"

@@ -105,7 +105,7 @@ class Aiperf(Reader):
         whole = before.hashes + hashes
         place = rows.add(
             line, earliest_ns, prompt if own else 0, output, after=before.last, delay_ns=delay_ns or 0,
-            timed=arrival_ns is not None, prefix_hashes=whole, **fields,
+            timed=arrival_ns is not None, prefix_hashes=whole, history_tokens=before.tokens, **fields,
         )  # fmt: skip
         self._follow_ups += 1
         self._grown += own >= before.last_tokens

@@ -35,6 +35,7 @@ EXTRAS: dict[str, Any] = {
     "priority": 0,
     "after": None,
     "delay_ns": 0,
+    "history_tokens": 0,
     "timed": True,
 }
 

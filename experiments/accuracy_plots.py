@@ -68,12 +68,13 @@ def _line(panel: Axes, curve: tuple[Floats, Floats], index: int, label: str) -> 
 
 
 def _curves(result: Result) -> Curves:
-    """Requests by time in seconds: running and waiting where the run recorded them, in the system where it's known."""
+    """Requests by seconds since the first arrival: running and waiting where recorded, in the system where known."""
     found: Curves = {}
     columns = per_request(result)
+    start = columns["arrival"].min() if "arrival" in columns else 0.0  # a client's clock may stand anywhere
     if "arrival" in columns and "e2el" in columns:
         done = ~np.isnan(columns["e2el"])
-        arrival = columns["arrival"][done]
+        arrival = columns["arrival"][done] - start
         changes = np.concatenate([arrival, arrival + columns["e2el"][done] / 1e3])
         order = np.argsort(changes, kind="stable")
         steps = np.where(order < len(arrival), 1, -1)
@@ -83,6 +84,6 @@ def _curves(result: Result) -> Curves:
         found |= {name: (np.array(series["t"]), np.array(series[name])) for name in GAUGES}
     elif result.get("out_dir"):
         table = pd.read_csv(Path(result["out_dir"]) / ITERATIONS, usecols=["start_ns", *GAUGES.values()])
-        time = table["start_ns"].to_numpy() / NS_PER_S
+        time = table["start_ns"].to_numpy() / NS_PER_S - start
         found |= {name: (time, table[column].to_numpy(dtype=np.float64)) for name, column in GAUGES.items()}
     return found

@@ -126,7 +126,7 @@ def load_meta(folder: Path) -> Fields:
 
 
 def load_requests(folder: Path) -> list[Fields]:
-    """The rows of `requests.jsonl` in order of arrival (ties in the file's), checked; `row` is the place in the file."""
+    """The rows of `requests.jsonl` in order of arrival (ties in the file's), checked; `row` is the place in it."""
     path = folder / REQUESTS
     faults: list[str] = []
     rows = [_request(f"{path}:{line}", row, faults) for line, row in read_jsonl(path, faults)]

@@ -16,7 +16,7 @@ _VARIANTS = {"pcie", "nvl", "laptop", "mig", "max"}
 
 
 def model_named(text: str) -> ModelSpec:
-    """The shipped model that a repository's name, such as `meta-llama/Llama-3.1-8B-Instruct`, means; else ConfigError."""
+    """The shipped model that a repository such as `meta-llama/Llama-3.1-8B-Instruct` holds. Raises ConfigError."""
     name = text.rstrip("/").rsplit("/", 1)[-1].lower()
     while (shorter := _MODEL_EXTRAS.sub("", name)) != name and name not in MODELS:
         name = shorter

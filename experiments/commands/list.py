@@ -54,8 +54,8 @@ def _measured() -> Rows:
     rows = []
     for name, folder in shipped_runs().items():
         meta = load_meta(folder)
-        count = len(read_jsonl(folder / REQUESTS, []))
-        rows.append((name, f"{engine_name(meta)}, {meta['model']}, {meta['hardware']['device_name']}, {count} requests"))
+        what = f"{engine_name(meta)}, {meta['model']}, {meta['hardware']['device_name']}"
+        rows.append((name, f"{what}, {len(read_jsonl(folder / REQUESTS, []))} requests"))
     return rows
 
 

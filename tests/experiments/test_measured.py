@@ -11,7 +11,7 @@ import runs
 import synthetic
 
 from experiments.accuracy import accuracy, accuracy_table
-from experiments.accuracy_plots import plot_accuracy
+from experiments.accuracy_plots import _curves, plot_accuracy
 from experiments.cli import main
 from experiments.latencies import latencies_ms, per_request
 from experiments.results import load_result, load_results, write_result
@@ -273,6 +273,19 @@ def test_running_and_waiting_are_drawn_where_they_were_recorded(tmp_path: Path) 
     kept = {k: v for k, v in sglang().items() if not isinstance(v, list)}
     (tmp_path / "s.json").write_text(json.dumps(kept))
     assert plot_accuracy(ours, load_result(tmp_path / "s.json"), tmp_path) == []
+
+
+def test_curves_begin_with_the_first_arrival_wherever_the_clock_stands(tmp_path: Path) -> None:
+    ours = simulated(tmp_path / "ours")
+    fields = json.loads(benchmark(ours, tmp_path / "vllm.json").read_text())
+    fields["start_times"] = [at + 5e4 for at in fields["start_times"]]
+    (tmp_path / "vllm.json").write_text(json.dumps(fields))
+    for result in (load_result(tmp_path / "ours"), load_result(tmp_path / "vllm.json")):
+        times, system = _curves(result)["system"]
+        assert times[0] == 0
+        assert system[-1] == 0
+        assert (system >= 0).all()
+        assert times[-1] < 60
 
 
 def test_every_tool_takes_a_measured_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

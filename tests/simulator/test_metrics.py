@@ -181,7 +181,8 @@ def one_by_one(runs: list[tuple[int, int]]) -> RunLog:
             now += step_ms * 10**6
         spans.append((i, begin, begin + 1, begin + output - 1))
         first = iterations[begin][1]
-        sequences.append((start, 1, output, output, 1, start, first, now, now, 0, 0, 0, first - start, now - first, 0))
+        row = (start, 1, output, output, 1, start, first, now, now, 0, 0, 0, 0, 0, first - start, now - first, 0)
+        sequences.append(row)
     log = sim.run()
     return dataclasses.replace(
         log,

@@ -9,11 +9,15 @@ from typing import Any
 
 from experiments.config import RunConfig
 from experiments.schema import Load, Settings, Trace
-from simulator.kv import KvMemory
+from simulator.clock import NS_PER_S, ns_from_ms
+from simulator.kv import KvMemory, Reservation
 from simulator.plan import Limits
 from simulator.prefix import CachedPool
+from simulator.recorder import RunLog
 from simulator.request import Request
+from simulator.tokens import Ints
 from simulator.usage import Machine
+from simulator.waste import reserved_tokens
 
 
 @dataclass(frozen=True)
@@ -53,13 +57,26 @@ def kv_memory(run: RunConfig) -> KvMemory:
     return memory
 
 
+def slots_of(run: RunConfig) -> int:
+    """The sequences that `run` has room for: its batch size where it has one, else max_num_seqs."""
+    most = run.settings.engine.max_num_seqs
+    size = run.pieces.options["scheduler"].get("batch_size")
+    return min(size, most) if isinstance(size, int) else most
+
+
+def reserved_of(run: RunConfig, log: RunLog, requests: list[Request]) -> Ints | None:
+    """Tokens that `run` reserves for each of its `requests`, as in `log`; None where it takes memory as it goes."""
+    memory = kv_memory(run)
+    return reserved_tokens(log, requests, memory) if isinstance(memory, Reservation) else None
+
+
 def workload(settings: Settings) -> Workload:
     """The requests of `settings`, with `max_tokens` as the engine's key says. Raises TraceError or ConfigError."""
     if settings.trace is not None:
         base = _traced(settings.trace)
     else:
         assert settings.load is not None, "a config without a workload passed validation"
-        base = _synthesized(settings.load, settings.seed)
+        base = _listed(settings.load) if settings.load.requests else _synthesized(settings.load, settings.seed)
     return replace(base, requests=_with_max_tokens(base.requests, settings.engine.max_tokens))
 
 
@@ -83,10 +100,23 @@ def _traced(trace: Trace) -> Workload:
     return Workload(loaded.requests, loaded.info.as_dict(), math.inf if rate is None else rate)
 
 
+def _listed(load: Load) -> Workload:
+    """The requests that are written out; from the second time through the list their ids get its number."""
+    requests = [
+        Request(one.id if turn == 1 else f"{one.id}.{turn}", ns_from_ms(one.arrival_ms), one.input_len, one.output_len)
+        for turn in range(1, load.repeat + 1)
+        for one in load.requests or ()
+    ]
+    requests.sort(key=lambda request: request.arrival_ns)
+    span_ns = requests[-1].arrival_ns - requests[0].arrival_ns
+    rate = (len(requests) - 1) * NS_PER_S / span_ns if span_ns else math.inf
+    return Workload(requests, {"requests": len(requests), "listed": len(load.requests or ())}, rate)
+
+
 def _synthesized(load: Load, seed: int) -> Workload:
     from workloads import synthesize
 
-    options = load.model_dump()
+    options = load.model_dump(exclude={"requests", "repeat"})
     info = {key: "inf" if value == math.inf else value for key, value in options.items()}
     return Workload(synthesize(**options, seed=seed), info, load.request_rate)
 
@@ -104,13 +134,14 @@ def machine(run: RunConfig) -> Machine:
     """The numbers that turn a run's token counts into shares of its GPUs."""
     model, gpu = run.pieces.platform.model, run.pieces.platform.gpu
     return Machine(
-        params=(model.linear_flops_per_token + model.lm_head_flops_per_row) / 2,
+        params=model.linear_flops_per_token / 2,
         layers=model.layers,
         heads=model.heads,
         head_dim=model.head_dim,
         kv_bytes_per_token=model.kv_bytes_per_token(),
-        weight_bytes=model.weight_bytes(),
+        weight_bytes=(model.linear_flops_per_token + model.lm_head_flops_per_row) / 2 * model.dtype_bytes,
         peak_flops=gpu.bf16_tflops * 1e12,
         bandwidth_bytes_s=gpu.memory_gbps * 1e9,
         gpus=run.settings.engine.tensor_parallel_size,
+        row_params=model.lm_head_flops_per_row / 2,
     )

@@ -17,7 +17,7 @@ from experiments.overrides import Draft, draft_of, parse_overrides
 from experiments.pieces import Pieces, check_pieces
 from experiments.resolved import pinned
 from experiments.rules import Unused, check_rules, unused_keys, without_unused
-from experiments.schema import Settings, is_word
+from experiments.schema import Claim, Settings, is_word
 from experiments.sweep import Combination, expand
 from experiments.yamltext import read
 from simulator import __version__
@@ -73,12 +73,13 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a config asks for: its runs in order, and notices about what it says in vain."""
+    """What a config asks for: its runs in order, notices about what it says in vain, and the claims it checks."""
 
     source: str
     name: str
     runs: list[RunConfig]
     notices: list[str] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
 
     @property
     def is_sweep(self) -> bool:
@@ -110,6 +111,8 @@ def load(config: str, override_texts: list[str]) -> Plan:
     path = find(config)
     draft = draft_of(read(path), path)
     overrides, faults = parse_overrides(override_texts)
+    claims, unclear = _claims(draft)
+    faults += unclear
     try:
         combinations, notices = expand(draft, overrides)
     except ConfigError as error:
@@ -126,7 +129,20 @@ def load(config: str, override_texts: list[str]) -> Plan:
     notices += _keys_in_vain(runs)
     notices += [notice for run in runs for notice in run.notices]
     distinct = _distinct(runs, notices)
-    return Plan(str(path), distinct[0].settings.name, distinct, list(dict.fromkeys(notices)))
+    if claims and not overrides:  # under overrides a claim may be about what isn't run now, and says so
+        from experiments.claims import check_runs
+
+        check_runs(claims, [run.label for run in distinct], str(path))
+    return Plan(str(path), distinct[0].settings.name, distinct, list(dict.fromkeys(notices)), claims)
+
+
+def _claims(draft: Draft) -> tuple[list[Claim], list[str]]:
+    """What the config claims, which is no part of a run; measures look at runs, so their module stands above this."""
+    if "claims" not in draft.tree:
+        return [], []
+    from experiments.claims import take_claims
+
+    return take_claims(draft)
 
 
 def _keys_in_vain(runs: list[RunConfig]) -> list[str]:

@@ -11,12 +11,13 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from experiments.overrides import Draft
-from experiments.schema import SHORTHAND, Settings
+from experiments.schema import SHORTHAND, Claim, Listed, Settings
 from experiments.yamltext import KeyPath, dotted
 from simulator.errors import ConfigError, UserError
 from simulator.suggest import did_you_mean
 
 T = TypeVar("T")
+Model = TypeVar("Model", bound=BaseModel)
 
 # What other engines and tools call a key of ours; only for suggestions.
 _ALIASES = {
@@ -102,11 +103,16 @@ class Faults:
 
     def validate(self, default_name: str) -> Settings | None:
         """The draft as Settings; None where a key is unknown, missing or of the wrong kind."""
+        return self.parse(Settings, {"name": default_name, **self.draft.tree})
+
+    def parse(self, model: type[Model], value: Any, at: KeyPath = ()) -> Model | None:
+        """`value`, which lies at the path `at`, as `model`; None where it isn't one, with its faults collected."""
         try:
-            return Settings.model_validate({"name": default_name, **self.draft.tree})
+            return model.model_validate(value)
         except ValidationError as error:
             for detail in error.errors(include_url=False):
-                self.add(_path(detail), _rule(detail))
+                path = (*at, *_path(detail))
+                self.add(path, _rule(detail, path))
             return None
 
 
@@ -123,9 +129,8 @@ def _path(detail: ErrorDetails) -> KeyPath:
     return tuple(detail["loc"])
 
 
-def _rule(detail: ErrorDetails) -> str:
+def _rule(detail: ErrorDetails, path: KeyPath) -> str:
     kind, ctx = detail["type"], detail.get("ctx", {})
-    path = _path(detail)
     match kind:
         case "missing":
             return "is required, and missing"
@@ -160,8 +165,9 @@ def _nearest_key(path: KeyPath) -> str:
     last = str(path[-1])
     if last in _ALIASES:
         return f"; did you mean {_ALIASES[last]!r}?"
-    siblings = [key for key in known_keys() if key.split(".")[:-1] == [str(p) for p in path[:-1]]]
-    if hint := did_you_mean(dotted(path), siblings):
+    around = [part for part in path if isinstance(part, str)]  # without the numbers of a list's elements
+    siblings = [key for key in known_keys(inside=True) if key.split(".")[:-1] == around[:-1]]
+    if hint := did_you_mean(".".join(around), siblings):
         return hint
     everywhere = {key.split(".")[-1]: key for key in known_keys()}
     if last in everywhere:
@@ -169,9 +175,11 @@ def _nearest_key(path: KeyPath) -> str:
     return f"; known are {', '.join(key.split('.')[-1] for key in siblings)}" if siblings else ""
 
 
-def known_keys() -> list[str]:
-    """Every key of a config by its path, `sweep` included."""
-    return ["sweep", *_keys(Settings, "")]
+def known_keys(inside: bool = False) -> list[str]:
+    """Every key of a config by its path, `sweep` included; with `inside` those of a list's elements too."""
+    keys = ["sweep", "claims", *_keys(Settings, "")]
+    lists = [f"claims.{name}" for name in Claim.model_fields] + _keys(Listed, "load.requests.")
+    return keys + lists if inside else keys
 
 
 def _keys(model: type[BaseModel], prefix: str) -> list[str]:

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.stability import stability
 from simulator import __version__
 from simulator.clock import NS_PER_MS, NS_PER_S
 from simulator.metrics import PERCENTILES, request_table, summary
 from simulator.recorder import RunLog
-from simulator.tokens import expand_itls
+from simulator.tokens import Ints, expand_itls
 from simulator.usage import (
     Machine,
     iterations_by_mode,
@@ -29,6 +30,7 @@ from simulator.usage import (
     utilisation,
     waiting_at_iterations,
 )
+from simulator.waste import waste_table
 
 Result = dict[str, Any]
 
@@ -40,6 +42,7 @@ class RunContext:
     `config_yaml` is the resolved config, word for word. `request_rate` is per second, infinite where all arrive
     at once; `slo` is in milliseconds by ttft, tpot, e2el. `cost_is_bound` says that the cost model gives the
     least possible times. `machine` turns counts into shares of the hardware; `wall_s` is the run's real time.
+    `slots` and `reserved` are what `simulator.waste` wants to know of a static batch and of reserved memory.
     """
 
     name: str
@@ -63,6 +66,8 @@ class RunContext:
     versions: Mapping[str, str] = field(default_factory=dict)
     warnings: Sequence[str] = ()
     save_detailed: bool = False
+    slots: int | None = None
+    reserved: Ints | None = None
 
 
 def result_fields(log: RunLog, context: RunContext, now: datetime) -> Result:
@@ -134,6 +139,8 @@ def _sim_block(log: RunLog, context: RunContext, duration_s: float) -> dict[str,
         "rejected": rejections(log),
         "utilisation": utilisation(log, context.machine),
         "kv_usage": kv_usage(log),
+        "waste": waste_table(log, context.slots, context.reserved),
+        **stability(log)._asdict(),
         "wall_s": context.wall_s,
         "speedup": duration_s / context.wall_s if context.wall_s > 0 else None,
         "fast_forward": info["fast_forward"],

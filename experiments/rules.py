@@ -6,11 +6,12 @@ The engine's rules are vLLM's (`vllm/config`, checks of SchedulerConfig and of t
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any, NamedTuple
 
 from experiments.faults import Faults
 from experiments.pieces import Pieces
-from experiments.schema import Settings
+from experiments.schema import Load, Settings
 from simulator import plugins, schedulers
 from simulator.errors import UserError
 from simulator.specs import MemoryPlan, plan_memory
@@ -44,14 +45,24 @@ def unused_keys(settings: Settings, pieces: Pieces) -> dict[str, Unused]:
     if settings.engine.num_gpu_blocks_override is not None:
         override = ("engine", "num_gpu_blocks_override")
         unused["engine.gpu_memory_utilization"] = Unused("num_gpu_blocks_override sets the KV memory", override)
-    if (load := settings.load) is not None and load.ramp_up_strategy is not None:
-        why_not = Unused("the rate follows the ramp", ("load", "ramp_up_strategy"))
-        unused |= {"load.request_rate": why_not, "load.rescale": why_not}
-    elif load is not None and math.isinf(load.request_rate):
-        why_not = Unused("request_rate inf has no gaps", ("load", "request_rate"))
-        unused |= {"load.burstiness": why_not, "load.rescale": why_not}
+    if settings.load is not None:
+        unused |= {f"load.{key}": why for key, why in _unused_of_load(settings.load).items()}
     if settings.trace is not None and settings.trace.request_rate is not None:
         unused["trace.time_scale"] = Unused("request_rate sets the scale", ("trace", "request_rate"))
+    return unused
+
+
+def _unused_of_load(load: Load) -> dict[str, Unused]:
+    if load.requests is not None:
+        why_not = Unused("the requests are listed", ("load", "requests"))
+        return dict.fromkeys(set(Load.model_fields) - {"requests", "repeat"}, why_not)
+    unused = {"repeat": Unused("no requests are listed", ("load",))}
+    if load.ramp_up_strategy is not None:
+        why_not = Unused("the rate follows the ramp", ("load", "ramp_up_strategy"))
+        unused |= {"request_rate": why_not, "rescale": why_not}
+    elif math.isinf(load.request_rate):
+        why_not = Unused("request_rate inf has no gaps", ("load", "request_rate"))
+        unused |= {"burstiness": why_not, "rescale": why_not}
     return unused
 
 
@@ -87,6 +98,9 @@ def _check_workload(settings: Settings, faults: Faults) -> None:
         faults.add(("trace", "window_s"), "must be [from, to) with from below to")
     if load is None:
         return
+    ids = Counter(one.id for one in load.requests or ())
+    for name in [name for name, times in ids.items() if times > 1]:
+        faults.add(("load", "requests"), f"two requests have the id {name}")
     ramp = (load.ramp_up_strategy, load.ramp_up_start_rps, load.ramp_up_end_rps)
     lines = arrival_faults(load.num_prompts, load.request_rate, load.burstiness, ramp)
     lines += length_faults(load.input_len, "input_len") + length_faults(load.output_len, "output_len")

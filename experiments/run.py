@@ -11,14 +11,14 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from experiments.build import Workload, kv_memory, limits, machine, workload
+from experiments.build import Workload, kv_memory, limits, machine, reserved_of, slots_of, workload
 from experiments.config import Plan, RunConfig
 from experiments.pieces import Pieces
 from experiments.records import RunContext
@@ -84,7 +84,8 @@ def execute(run: RunConfig, out_dir: Path, title: str = "") -> dict[str, Any]:
         log = simulate_run(run, load.requests, progress)
     wall_s = time.perf_counter() - started
     _check_completed(run, log)
-    result = write_result(out_dir, log, _context(run, load, wall_s))
+    context = replace(_context(run, load, wall_s), reserved=reserved_of(run, log, load.requests))
+    result = write_result(out_dir, log, context)
     if run.settings.figures is True:
         from experiments.plots import plot_run
 
@@ -154,7 +155,8 @@ def write_sweep(plan: Plan, results_dir: Path, results: list[dict[str, Any]]) ->
 
 
 def _summary_row(result: dict[str, Any]) -> dict[str, Any]:
-    flat = {**result, **result["sim"]}
+    sim = result["sim"]
+    flat = {**result, **sim, **sim.get("waste", {})}
     return {key: value for key, value in flat.items() if not isinstance(value, dict | list)}
 
 
@@ -189,7 +191,7 @@ def _context(run: RunConfig, load: Workload, wall_s: float) -> RunContext:
         model_id=run.pieces.platform.model.name,
         request_rate=load.request_rate,
         wall_s=wall_s,
-        burstiness=settings.load.burstiness if settings.load is not None else None,
+        burstiness=None if settings.load is None or settings.load.requests else settings.load.burstiness,
         label=run.label or None,
         slo={name: ms for name, ms in settings.slo.model_dump().items() if ms is not None} or None,
         percentiles=settings.percentiles,
@@ -202,6 +204,7 @@ def _context(run: RunConfig, load: Workload, wall_s: float) -> RunContext:
         versions={name: version(name) for name in ("simpy", "numpy")},
         warnings=[*run.notices, *(vain.notice for vain in run.in_vain.values())],
         save_detailed=settings.save_detailed,
+        slots=slots_of(run),
     )
 
 

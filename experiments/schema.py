@@ -1,138 +1,55 @@
 """The keys of a config, their types, bounds and defaults. What keys mean to each other is in `experiments.rules`.
 
-Engine keys have the names of vLLM's fields. Models are strict: `true` is no number, `"8"` is no number, `1e3` is 1000.
+Engine keys have the names of vLLM's fields.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    WithJsonSchema,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-MAX_COUNT = 10**9
+from experiments.kinds import (
+    NUMBER,
+    Bool,
+    Burstiness,
+    Classes,
+    Count,
+    CountOrZero,
+    Figures,
+    Lengths,
+    MaxTokens,
+    NotNegative,
+    Positive,
+    Rate,
+    RunName,
+    is_word,
+)
+
+__all__ = [
+    "DEFAULT_NAMES",
+    "SECTIONS",
+    "SHORTHAND",
+    "Claim",
+    "Listed",
+    "Load",
+    "Named",
+    "Settings",
+    "Trace",
+    "config_schema",
+    "is_word",
+]
+
 # A bare word stands for a mapping with one key: `scheduler: chunked` is `scheduler: {name: chunked}`.
 SHORTHAND = {"trace": "path", "scheduler": "name", "kv": "name", "cost_model": "name"}
 DEFAULT_NAMES = {"scheduler": "chunked", "kv": "paged", "cost_model": "roofline"}
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
-
-
-def _broken(rule: str) -> PydanticCustomError:
-    return PydanticCustomError("rule", "{rule}", {"rule": rule})
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise _broken("must be a whole number")
-    if isinstance(value, float):
-        if math.isinf(value):
-            raise _broken(f"must be a whole number of at most {MAX_COUNT}")
-        if not value.is_integer():
-            raise _broken("must be a whole number")
-        return int(value)
-    return value
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _broken("must be a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise _broken("must be a finite number")
-    return number
-
-
-def _boolean(value: Any, rule: str = "must be true or false") -> Any:
-    words = {"on": True, "yes": True, "off": False, "no": False}
-    if isinstance(value, str) and value.lower() in words:
-        return words[value.lower()]
-    if not isinstance(value, bool):
-        raise _broken(rule)
-    return value
-
-
-def _rate(value: Any) -> float:
-    if value == "inf" or value == math.inf:
-        return math.inf
-    number = float(_number(value))
-    if number <= 0:
-        raise _broken("must be above 0, or inf for all at once")
-    return number
-
-
-def _burstiness(value: Any) -> float:
-    if value == "inf" or value == math.inf:
-        return math.inf
-    number = float(_number(value))
-    if number <= 0:
-        raise _broken("must be above 0 (1 is Poisson), or inf for equal gaps")
-    return number
-
-
-def _max_tokens(value: Any) -> int | str:
-    if value in ("column", "oracle"):
-        return str(value)
-    if isinstance(value, str):
-        raise _broken("must be column, oracle or a number of tokens")
-    number = int(_whole(value))
-    if not 1 <= number <= MAX_COUNT:
-        raise _broken("must be column, oracle or a number of at least 1 token")
-    return number
-
-
-def _lengths(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _figures(value: Any) -> bool | str:
-    return "sweep" if value == "sweep" else bool(_boolean(value, "must be true, false or sweep"))
+# Sections whose keys stand on their own: a case of a sweep changes some of them and leaves the others.
+SECTIONS = ("trace", "load", "engine", "slo")
 
 
 def _named(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
-
-
-def _run_name(value: Any) -> str:
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise _broken("must be a word of letters, digits, '.', '_' and '-', as it names a folder")
-    return value
-
-
-_WHOLE = BeforeValidator(_whole)
-_NUMBER = BeforeValidator(_number)
-Count = Annotated[int, Field(ge=1, le=MAX_COUNT), _WHOLE]
-CountOrZero = Annotated[int, Field(ge=0, le=MAX_COUNT), _WHOLE]
-Positive = Annotated[float, Field(gt=0), _NUMBER]
-NotNegative = Annotated[float, Field(ge=0), _NUMBER]
-Bool = Annotated[bool, BeforeValidator(lambda value: _boolean(value))]
-Figures = Annotated[bool | str, PlainValidator(_figures), WithJsonSchema({"enum": [True, False, "sweep"]})]
-_RATE_SCHEMA = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "inf"}]}
-Rate = Annotated[float, PlainValidator(_rate), WithJsonSchema(_RATE_SCHEMA)]
-Burstiness = Annotated[float, PlainValidator(_burstiness), WithJsonSchema(_RATE_SCHEMA)]
-MaxTokens = Annotated[
-    int | str,
-    PlainValidator(_max_tokens),
-    WithJsonSchema({"anyOf": [{"enum": ["column", "oracle"]}, {"type": "integer", "minimum": 1}]}),
-]
-Classes = Annotated[Any, WithJsonSchema({"type": ["array", "null"], "items": {"type": "array"}})]
-Lengths = Annotated[
-    Any,
-    BeforeValidator(_lengths),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "object", "maxProperties": 1}]}),
-]
-RunName = Annotated[str, PlainValidator(_run_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME.pattern}$"})]
 
 
 class _Keys(BaseModel):
@@ -155,8 +72,17 @@ class Named(_Keys):
 NamedOption = Annotated[Named, BeforeValidator(_named)]
 
 
+class Listed(_Keys):
+    """One request of a load that is written out."""
+
+    id: Annotated[str, Field(min_length=1, max_length=80)] = Field(description="its name in tables and pictures")
+    arrival_ms: Annotated[float, Field(ge=0, le=1e12), NUMBER] = Field(default=0.0, description="when it arrives, ms")
+    input_len: Count = Field(description="prompt tokens")
+    output_len: Count = Field(description="output tokens")
+
+
 class Load(_Keys):
-    """A synthetic load, with `vllm bench serve`'s arithmetic for arrivals."""
+    """A synthetic load, with `vllm bench serve`'s arithmetic for arrivals; or `requests`, which lists every one."""
 
     num_prompts: Count = Field(default=1000, description="requests")
     request_rate: Rate = Field(default=math.inf, description="requests per second; inf: all at once")
@@ -170,6 +96,12 @@ class Load(_Keys):
     ramp_up_start_rps: Positive | None = Field(default=None, description="requests per second at the start")
     ramp_up_end_rps: Positive | None = Field(default=None, description="and at the end")
     priority: Classes = Field(default=None, description="[[priority, weight], ...]; smaller is served first")
+    requests: Annotated[list[Listed], Field(min_length=1)] | None = Field(
+        default=None, description="the requests one by one, [{id, arrival_ms, input_len, output_len}, ...]"
+    )
+    repeat: Annotated[Count, Field(le=100_000)] = Field(
+        default=1, description="how often the list of requests is gone through, at the same arrival times"
+    )
 
 
 class Trace(_Keys):
@@ -206,7 +138,7 @@ class Engine(_Keys):
         default=None, description="longest prompt + output; default: the model's, or what the KV memory holds"
     )
     block_size: Count = Field(default=16, description="tokens per KV block")
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1), _NUMBER] = Field(
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1), NUMBER] = Field(
         default=0.9, description="share of GPU memory to use"
     )
     num_gpu_blocks_override: Count | None = Field(default=None, description="KV blocks, instead of planning")
@@ -229,6 +161,15 @@ class Slo(_Keys):
     e2el: Positive | None = Field(default=None, description="end to end, ms")
 
 
+class Claim(_Keys):
+    """What a source says about an experiment, and how to measure it. No part of a run: results don't depend on it."""
+
+    what: str = Field(description="what is claimed, in words")
+    claimed: str | float = Field(description="the source's number or words")
+    measure: NamedOption = Field(description="a name of experiments/claims.py, with its arguments beside it")
+    why: str = Field(description="why the two differ, or that they agree")
+
+
 class Settings(_Keys):
     """One run, whole. Give `trace` or `load`; everything else has a default."""
 
@@ -248,26 +189,22 @@ class Settings(_Keys):
     cost_model: NamedOption = Field(
         default=Named(name=DEFAULT_NAMES["cost_model"]), description="`servesim list cost-models`"
     )
-    host_overhead_us: Annotated[float, Field(ge=0, le=1e9), _NUMBER] = Field(
+    host_overhead_us: Annotated[float, Field(ge=0, le=1e9), NUMBER] = Field(
         default=0.0, description="CPU time per iteration, microseconds"
     )
     slo: Slo = Slo()
-    percentiles: Annotated[list[Annotated[float, Field(gt=0, lt=100), _NUMBER]], Field(min_length=1, max_length=20)] = (
+    percentiles: Annotated[list[Annotated[float, Field(gt=0, lt=100), NUMBER]], Field(min_length=1, max_length=20)] = (
         Field(default=[50.0, 90.0, 95.0, 99.0], description="of every latency metric")
     )
     fast_forward: Bool = Field(default=True, description="false: step every iteration; same numbers, slower")
     save_detailed: Bool = Field(default=False, description="write the time of every token")
     figures: Figures = Field(
-        default=True, description="draw figures: true, false, or sweep (those of the whole sweep alone)"
+        default=True,
+        description="draw figures: true, false, sweep (those of the whole sweep alone), or cost (and the cost model)",
     )
     pins: dict[str, str] = Field(
         default={}, description="SHA-256 of the files that the run depends on; a changed file is refused"
     )
-
-
-def is_word(text: str) -> bool:
-    """Whether `text` may name a run."""
-    return bool(_NAME.fullmatch(text))
 
 
 def config_schema() -> dict[str, Any]:
@@ -277,8 +214,12 @@ def config_schema() -> dict[str, Any]:
     schema["properties"]["sweep"] = {
         "type": "object",
         "description": "key.path: [values]; the product of all lists is run",
+        "properties": {
+            "case": {"type": "object", "description": "name: {keys that make this case}", "minProperties": 1}
+        },
         "additionalProperties": {"type": "array", "minItems": 1},
     }
+    schema["properties"]["claims"] = {"type": "array", "items": Claim.model_json_schema()}
     for key in SHORTHAND:
         schema["properties"][key] = {
             "description": schema["properties"][key].get("description", "a name alone, or with options"),

@@ -15,7 +15,7 @@ from experiments.latencies import latencies_ms
 from experiments.rates import is_unstable, lines_of, rate_lines, rate_of, swept
 from experiments.results import Result, finite
 from experiments.style import BLUE, GREEN, ORANGE, Floats, figure, line_style, log_where_wide, time_unit
-from experiments.tables import run_label, run_labels, sim_value
+from experiments.tables import run_labels, sim_value
 
 BUDGET = "max_num_batched_tokens"
 
@@ -24,7 +24,8 @@ def plot_sweep(results: Sequence[Result], out_dir: Path | str) -> list[Path]:
     """The figures of several runs together. Returns the PNG files.
 
     Where a line (a scheduler with its options) was run at several request rates: latency against rate, and
-    throughput against latency. Where token budgets differ: latency against budget. Otherwise distributions overlaid, and throughput with the use of slots.
+    throughput against latency. Where token budgets differ: latency against budget. Otherwise distributions overlaid,
+    and throughput with the use of slots.
     """
     folder, lines = Path(out_dir), rate_lines(results)
     if any(len({rate_of(result) for result in runs}) > 1 for runs in lines.values()):

@@ -19,8 +19,8 @@ from simulator.tokens import Ints
 class Machine(NamedTuple):
     """The plain numbers that turn token counts into shares of a machine; of the whole model, and per GPU.
 
-    `params` are those a token is multiplied with; `kv_bytes_per_token` spans all layers; `peak_flops` is per
-    second.
+    `params` are those every token is multiplied with, `row_params` those (the LM head's) that only a row's last token
+    is; `weight_bytes` are read in each iteration; `kv_bytes_per_token` spans all layers; `peak_flops` is per second.
     """
 
     params: float
@@ -32,6 +32,7 @@ class Machine(NamedTuple):
     peak_flops: float
     bandwidth_bytes_s: float
     gpus: int = 1
+    row_params: float = 0.0
 
 
 def _share(part: float, whole: float) -> float:
@@ -68,9 +69,9 @@ def utilisation(log: RunLog, machine: Machine | None = None) -> dict[str, float 
       useful ones, waiting ones (held by a finished row of a static batch, or passed over in this iteration)
       and empty ones. `padding` is the share of computed tokens that only fill a rectangle.
     - `model_flops` and `bandwidth`: of the machine's peak over the whole run, idle time included; None
-      without a `machine`. FLOPs are 2 per parameter and token plus 4 x heads x head_dim x layers per
-      query-key pair, of live rows only, recomputation included. Bytes are the weights once per iteration,
-      the keys and values that were read, and those written once.
+      without a `machine`. FLOPs are 2 per parameter and token (of the LM head: and row) plus 4 x heads x
+      head_dim x layers per query-key pair, of live rows only, recomputation included. Bytes are the weights
+      once per iteration, the keys and values that were read, and those written once.
     """
     it = log.iterations
     useful = int((it["prefill_seqs"] + it["decode_seqs"]).sum())
@@ -95,7 +96,11 @@ def _machine_shares(log: RunLog, machine: Machine, tokens: int) -> tuple[float, 
     it = log.iterations
     decode_context = float(it["decode_context"].sum())
     pairs = float(it["prefill_pairs"].sum()) + decode_context
-    flops = 2.0 * machine.params * tokens + 4.0 * machine.layers * machine.heads * machine.head_dim * pairs
+    rows = float((it["prefill_seqs"] + it["decode_seqs"]).sum())
+    flops = (
+        2.0 * (machine.params * tokens + machine.row_params * rows)
+        + 4.0 * machine.layers * machine.heads * machine.head_dim * pairs
+    )
     read = decode_context + float(log.chunks["context"].sum())
     moved = len(it["slots"]) * machine.weight_bytes + machine.kv_bytes_per_token * (read + tokens)
     gpu_seconds = machine.gpus * duration_ns(log) / NS_PER_S

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from config_table import table
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -48,3 +49,9 @@ def test_the_table_is_what_quickstart_prints(tmp_path: Path) -> None:
     printed = [line.strip() for line in done.stdout.splitlines()]
     for line in lines:
         assert line in printed, f"the README shows {line!r}; printed was\n{done.stdout}"
+
+
+def test_the_table_of_keys_is_the_schemas() -> None:
+    shown = re.search(r"made by: python tests/docs/config_table\.py -->\n\n(.*?)\n\n", README, re.DOTALL)
+    assert shown is not None
+    assert shown[1] == table()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 
 from simulator.decodeset import DecodeSet
+from simulator.flight import Flight, apart, drop_token, with_riders
 from simulator.kv import KvMemory
 from simulator.plan import BatchShape, IterationPlan, Limits, Slice
 from simulator.recorder import ADMIT, PREEMPT, REJECT, RELEASE, Recorder
@@ -25,25 +26,14 @@ from simulator.request import (
 from simulator.schedulers.base import Scheduler
 from simulator.waiting import WaitingQueue
 
-
-class Flight:
-    """An iteration that has begun, or k identical ones in a row: what comes out when it ends."""
-
-    __slots__ = ("completes", "ends_ns", "finishing", "iteration", "repeatable", "row", "shape", "version")
-
-    def __init__(self, iteration: int, version: int) -> None:
-        self.iteration = iteration  # its number, or that of the first
-        self.version = version  # of the state it was planned from
-        self.shape = BatchShape()
-        self.row: tuple[int, ...] = ()  # the recorder's columns from prefill_seqs on
-        self.completes: Seq[Sequence] = ()  # prefill done: a token comes out
-        self.finishing: list[Sequence] = []  # their last token comes out
-        self.repeatable = False  # the next plan would be the same, but for events
-        self.ends_ns: Seq[int] = ()
+_NOBODY: list[Sequence] = []
 
 
 class Batch:
-    """The sequences of one replica, by state. `version` changes when one joins the queue or leaves its slot."""
+    """The sequences of one replica, by state.
+
+    `version` changes when one joins the queue or leaves its slot, and when blocks come free. `airborne` is what runs.
+    """
 
     def __init__(self, scheduler: Scheduler, kv: KvMemory, limits: Limits, recorder: Recorder) -> None:
         self.kv = kv
@@ -57,6 +47,9 @@ class Batch:
         self.version = 0
         self.barren_tokens = 0  # computed since a token last came out
         self._holds = scheduler.holds_slots
+        self._requeues_last = scheduler.requeues_last
+        self._drops = scheduler.drops_in_flight
+        self.airborne: Flight | None = None
         self._answers_late = scheduler.respond_at == "batch_end"
         self._admissions = 0
         self._last_decode = -1  # latest iteration with decode rows
@@ -77,12 +70,20 @@ class Batch:
 
     def begin(self, plan: IterationPlan, now_ns: int) -> Flight:
         """Act on a checked plan. The plan's tokens count as computed from here on; `kv.free` may end up negative."""
+        if plan.memory:
+            self.kv.follow(plan.memory)
         for victim in plan.preempt:
             self._preempt(victim, now_ns)
         flight = Flight(self.recorder.num_iterations, self.version)
-        live, context, longest = self._decode(plan.decode, flight)
+        flight.order = plan.order
+        rows, riders = plan.decode, _NOBODY
+        if rows and rows is not self.decoding and self.airborne:
+            rows, riders = apart(rows)
+        live, context, longest = self._decode(rows, flight)
         chunks, tokens, pairs = self._prefill(plan.prefill, flight, now_ns)
         shape = BatchShape(chunks, live, context, longest)
+        if riders:
+            shape = with_riders(shape, riders, self.kv)
         slots = len(self.running)
         padding = 0
         if self._holds and (live or chunks):
@@ -146,7 +147,7 @@ class Batch:
         if not slices:
             return [], 0, 0
         chunks: list[tuple[int, int]] = []
-        completes: list[Sequence] = []
+        completes: dict[Sequence, int] = {}
         record = self.recorder.chunks.extend
         take = self.kv.take
         total = pairs = 0
@@ -157,7 +158,7 @@ class Batch:
             take(seq, tokens)
             seq._computed = before + tokens
             if before + tokens == seq.goal:
-                completes.append(seq)
+                completes[seq] = seq.goal
             chunks.append((tokens, before))
             total += tokens
             pairs += tokens * before + tokens * (tokens + 1) // 2
@@ -211,6 +212,8 @@ class Batch:
     def _preempt(self, seq: Sequence, now_ns: int) -> None:
         """`seq` loses slot and memory: it will have to compute its prompt and its own tokens again."""
         self.kv.give_back(seq, in_flight=int(seq.state != PREFILLING and self._unsettled >= 0))
+        if self._drops and self.airborne:
+            drop_token(seq, self.airborne, self._unsettled, self.decoding, self.recorder)
         if seq.state == PREFILLING or seq._span[0] == self._unsettled:  # its token isn't out yet
             seq.prefill_ns += now_ns - seq.since_ns
         else:
@@ -227,7 +230,7 @@ class Batch:
         seq.preemptions += 1
         seq.state = PREEMPTED
         del self.running[seq]
-        self.waiting._arrive(seq, front=True)
+        self.waiting._arrive(seq, front=not self._requeues_last)
         self.recorder.events.extend((now_ns, PREEMPT, seq.index, self.recorder.num_iterations))
 
     # ---- it runs --------------------------------------------------------------------------------------------------
@@ -238,6 +241,7 @@ class Batch:
 
     def run(self, flight: Flight, start_ns: int, ends_ns: Seq[int]) -> None:
         """`flight` takes from `start_ns` to the last of `ends_ns`, repeated once for each of them."""
+        self.airborne = flight
         flight.ends_ns = ends_ns
         steps = len(ends_ns) - 1
         self._unsettled = flight.iteration + steps
@@ -255,6 +259,7 @@ class Batch:
     def settle(self, flight: Flight, now_ns: int) -> list[Sequence]:
         """Tokens come out; finished sequences leave, or wait for their batch. Returns those that were answered."""
         self._unsettled = -2
+        self.airborne = None
         for seq in flight.completes:
             if seq.first_token_ns < 0:
                 seq.first_token_ns = now_ns
@@ -267,12 +272,25 @@ class Batch:
         for seq in done:
             self._finish(seq, now_ns)
         if not self._holds:
-            for seq in done:
-                self._release(seq, now_ns)
+            if self.kv.publishes:
+                self._hand_over(flight, now_ns)
+            else:
+                for seq in done:
+                    self._release(seq, now_ns)
             return done
         self.held += done
         late = self.end_batch(now_ns)
         return late if self._answers_late else done
+
+    def _hand_over(self, flight: Flight, now_ns: int) -> None:
+        """Row by row, a prompt that is through goes into the cache, or a finished sequence with all it has."""
+        for seq in flight.leavers():
+            if seq.state == FINISHED:
+                self._release(seq, now_ns)
+            elif seq in self.running:
+                free = self.kv.free
+                self.kv.publish(seq, flight.completes[seq])
+                self.version += self.kv.free != free  # duplicates are gone: what was planned before began with less
 
     def end_batch(self, now_ns: int) -> list[Sequence]:
         """Request-level batching: once nobody is alive all slots are free. Returns who is answered only now."""

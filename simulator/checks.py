@@ -9,7 +9,7 @@ from simulator.errors import PolicyError
 from simulator.kv import KvMemory
 from simulator.plan import IterationPlan, Limits
 from simulator.recorder import Recorder
-from simulator.request import DECODING, FINISHED, Request, Sequence
+from simulator.request import DECODING, FINISHED, FINISHING, Request, Sequence
 from simulator.schedulers.base import Scheduler
 
 # A policy that computes this many times the whole memory without one token coming out makes no progress.
@@ -125,7 +125,8 @@ class PlanCheck:
             self._fail("decode rows per sequence", 1, len(rows) - len(set(rows)) + 1, now_ns)
         preempted = set(plan.preempt)
         for seq in rows:
-            if seq.state != DECODING or seq not in self._batch.running or seq in preempted:
+            in_flight = seq.state == FINISHING and self._batch.airborne is not None
+            if not (seq.state == DECODING or in_flight) or seq not in self._batch.running or seq in preempted:
                 self._fail("decode of a sequence that doesn't decode", "", seq, now_ns)
 
     def _preempt(self, victims: Seq[Sequence], now_ns: int) -> None:

@@ -30,10 +30,18 @@ class Cluster:
         self.requests = sorted(requests, key=lambda r: r.arrival_ns)
         self.sequences = [Sequence(request, i) for i, request in enumerate(self.requests)]
         self.engine: Engine
+        self._continue()
         self._followers = self._chains()
         self._answered = 0
         self._news: list[tuple[Sequence, int]] = []
         self._on_progress = on_progress
+
+    def _continue(self) -> None:
+        """Who repeats another's content without waiting for it."""
+        named = {request.id: seq for seq, request in zip(self.sequences, self.requests, strict=True)}
+        for seq, request in zip(self.sequences, self.requests, strict=True):
+            if request.continues is not None:
+                seq._earlier = named.get(request.continues)
 
     def _chains(self) -> dict[str, list[Sequence]]:
         """Per request that others wait for: those others. Raises ConfigError where a chain has no beginning."""

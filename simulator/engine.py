@@ -16,9 +16,10 @@ from collections.abc import Sequence as Seq
 import simpy
 from simpy.events import EventPriority
 
-from simulator.batch import Batch, Flight
+from simulator.batch import Batch
 from simulator.checks import PlanCheck, misfit
 from simulator.fastforward import Executor, decode_ends
+from simulator.flight import Flight
 from simulator.plan import IterationPlan
 from simulator.recorder import Recorder
 from simulator.request import Request, Sequence
@@ -43,6 +44,7 @@ class EngineView:
 
     def __init__(self, env: simpy.Environment, batch: Batch) -> None:
         self._env = env
+        self._batch = batch
         self._running = batch.running
         self.now_ns = 0
         self.limits = batch.limits
@@ -61,6 +63,11 @@ class EngineView:
     def draining(self) -> bool:
         """Whether nothing more will arrive unless something running finishes."""
         return self._env.peek() == NEVER
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether an iteration is under way whose tokens aren't out yet."""
+        return self._batch.airborne is not None
 
 
 class Engine:
@@ -92,6 +99,7 @@ class Engine:
         self._check = PlanCheck(scheduler, batch, recorder)
         self._may_skip = fast_forward and scheduler.decode_stable
         self._has_memory = scheduler.has_memory
+        self._publishes = batch.kv.publishes
         self._begun = IterationPlan()  # latest; launched before another one begins
         self._async = async_scheduling
         self._on_answer = on_answer
@@ -136,19 +144,24 @@ class Engine:
 
     def _next(self, ahead: bool = False) -> tuple[Flight | None, float]:
         """The next iteration, begun; or None, and when to ask again."""
+        if self._publishes:
+            for seq in self.batch.prefilling:  # chunks can be found from here on
+                self.batch.kv.publish(seq, seq._computed)
         while True:
             self._view.now_ns = self.now_ns
             plan = self._scheduler.plan(self._view)
             self._check.plan(plan, self.now_ns)
-            if plan.prefill or plan.decode or plan.preempt:
+            if plan.prefill or plan.decode or plan.preempt or plan.memory:
                 flight = self.batch.begin(plan, self.now_ns)
                 self._check.begun(plan, self.now_ns)
                 if flight.shape.prefill or flight.shape.decode_seqs:
                     self._begun = plan
                     return flight, NEVER
                 self._answer(self.batch.end_batch(self.now_ns))
-                if not ahead:
-                    continue  # it only preempted; ask again with what that freed
+            if plan.note is not None:
+                self._scheduler.on_commit(self._view, plan, 0)
+            if plan.preempt and not ahead:
+                continue  # it only preempted; ask again with what that freed
             return None, NEVER if plan.wait_until_ns is None else plan.wait_until_ns
 
     def _answer(self, sequences: list[Sequence]) -> None:

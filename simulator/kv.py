@@ -6,11 +6,13 @@ give back for the engine. A sequence is servable at all when `misfit` returns ""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence as Seq
+from typing import Any, Literal
 
 from simulator.decodeset import DecodeSet
 from simulator.errors import ConfigError
 from simulator.request import Request, Sequence
+from simulator.trial import Trial
 
 EXCEEDS_KV_CAPACITY = "exceeds_kv_capacity"
 
@@ -25,6 +27,7 @@ class BlockPool:
     name = "paged"
     oracle = False
     caches = False
+    publishes = False
 
     def __init__(self, num_gpu_blocks: int, block_size: int = 16) -> None:
         _check(num_gpu_blocks - 1, block_size)
@@ -77,6 +80,10 @@ class BlockPool:
         """The memory in the middle of a plan that so far leaves `free` blocks."""
         return Outlook(self, free)
 
+    def trial(self) -> Trial:
+        """The memory while a plan is made that tries out what it does."""
+        return Trial(self)
+
     def admit(self, seq: Sequence) -> int:
         """Tokens of `seq` that are in memory already, now that it is admitted: none without a prefix cache."""
         return 0
@@ -95,6 +102,12 @@ class BlockPool:
         self.free -= sum(taken)
         return taken
 
+    def follow(self, steps: Seq[tuple[str, Any, int]]) -> None:
+        """Do what a trial of this memory noted: nothing, as its trials note nothing."""
+
+    def publish(self, seq: Sequence, tokens: int) -> None:
+        """The first `tokens` of `seq` are computed. Asked of a memory that `publishes`."""
+
     def give_back(self, seq: Sequence, in_flight: int = 0) -> None:
         """Everything that `seq` holds is free again. Its last `in_flight` tokens haven't come out yet."""
         self.free += self.held(seq)
@@ -112,6 +125,7 @@ class Reservation:
 
     name = "reserve"
     caches = False
+    publishes = False
 
     def __init__(
         self,
@@ -177,6 +191,10 @@ class Reservation:
         """The memory in the middle of a plan that so far leaves `free` blocks."""
         return Outlook(self, free)
 
+    def trial(self) -> Trial:
+        """The memory while a plan is made that tries out what it does."""
+        return Trial(self)
+
     def admit(self, seq: Sequence) -> int:
         """None of its tokens are in memory already."""
         return 0
@@ -193,6 +211,12 @@ class Reservation:
 
     def take_rows(self, blocks: int) -> None:
         """Nothing: decode rows are paid for."""
+
+    def follow(self, steps: Seq[tuple[str, Any, int]]) -> None:
+        """Nothing, as its trials note nothing."""
+
+    def publish(self, seq: Sequence, tokens: int) -> None:
+        """Nothing: nobody shares a reservation."""
 
     def give_back(self, seq: Sequence, in_flight: int = 0) -> None:
         """Everything that `seq` holds is free again."""

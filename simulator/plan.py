@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from simulator.decodeset import DecodeSet
@@ -37,12 +37,20 @@ class IterationPlan(NamedTuple):
 
     `decode` is the whole decode set (`view.decoding`), some of its members, or None. `preempt` lists running
     sequences that lose their memory first, in order. An empty plan may say when to ask again: `wait_until_ns`.
+
+    Under asynchronous scheduling `decode` may list sequences whose last token is in flight, as engines do that can't
+    know it is the last: such a row computes a token that nobody gets. `memory` is what the KV memory does before all
+    else: the `steps` of its trial. `order` is the batch in the engine's order where it isn't that of admission:
+    sequences that finish together leave in it. `note` is the policy's own, for its `on_commit`.
     """
 
     prefill: Seq[Slice] = ()
     decode: DecodeSet | Seq[Sequence] | None = None
     preempt: Seq[Sequence] = ()
     wait_until_ns: int | None = None
+    memory: Seq[tuple[str, Any, int]] = ()
+    order: Seq[Sequence] = ()
+    note: Any = None
 
 
 class BatchShape(NamedTuple):

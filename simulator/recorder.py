@@ -107,6 +107,17 @@ class Recorder:
             start_ns = end_ns
             context += n
 
+    def drop_row(self, context: int) -> None:
+        """A decode row of the latest iteration, which attended to `context` tokens, computed nothing that counts."""
+        latest = len(self.iterations) - len(ITERATIONS)
+        self.iterations[latest + ITERATIONS.index("decode_seqs")] -= 1
+        self.iterations[latest + ITERATIONS.index("decode_context")] -= context
+
+    def shorten_span(self, sequence: int) -> None:
+        """The latest span of `sequence` ends one iteration earlier."""
+        place = next(i for i in range(len(self.spans) - len(SPANS), -1, -len(SPANS)) if self.spans[i] == sequence)
+        self.spans[place + SPANS.index("last")] -= 1
+
     def log(self, sequences: list[Sequence], info: dict[str, Any]) -> RunLog:
         """The RunLog of everything recorded; `sequences` in order of arrival."""
         return RunLog(

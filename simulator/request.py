@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # The states of a sequence, as vLLM names them, with its RUNNING split into prefilling and decoding.
 WAITING = "waiting"
@@ -22,7 +22,9 @@ class Request(NamedTuple):
     see; `max_tokens` is what the client asked for, where known. `prefix_hashes` are the trace's chained ids of prompt
     blocks, one per `prefix_block_tokens` tokens, the last block perhaps partial. A follow-up turn names the turn it
     waits for in `after`: it arrives `delay_ns` after that one has finished, and its own `arrival_ns` is the earliest
-    instant it may arrive. The first `history_tokens` of its prompt repeat that turn's prompt and answer.
+    instant it may arrive. The first `history_tokens` of its prompt repeat that turn's prompt and answer, or those of
+    the request that it `continues`, which needn't have finished. With `ignore_eos` the client wants all of
+    `max_tokens`, and a scheduler may count on it.
     """
 
     id: str
@@ -37,6 +39,8 @@ class Request(NamedTuple):
     delay_ns: int = 0
     prefix_block_tokens: int = 16
     history_tokens: int = 0
+    continues: str | None = None
+    ignore_eos: bool = False
 
 
 class Sequence:
@@ -49,6 +53,7 @@ class Sequence:
     __slots__ = (
         "_base",
         "_computed",
+        "_content",
         "_decoding",
         "_earlier",
         "_finish_step",
@@ -67,6 +72,7 @@ class Sequence:
         "first_token_ns",
         "goal",
         "id",
+        "ignore_eos",
         "index",
         "max_tokens",
         "preempted_ns",
@@ -91,6 +97,7 @@ class Sequence:
         self.arrival_ns = request.arrival_ns
         self.prompt_tokens = request.prompt_tokens
         self.max_tokens = request.max_tokens
+        self.ignore_eos = request.ignore_eos
         self.priority = request.priority  # smaller is served first, as in vLLM
         self.session = request.session
         self.state = WAITING
@@ -113,6 +120,7 @@ class Sequence:
         self._hash_tokens = request.prefix_block_tokens
         self._history = request.history_tokens
         self._earlier: Sequence | None = None  # the turn before it, whose content its prompt begins with
+        self._content: Any = None  # see `content.py`
         self._computed = 0
         self._queue: object = None  # the waiting queue it is in
         self._decoding: DecodeClock | None = None

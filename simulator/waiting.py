@@ -14,8 +14,9 @@ Key = Callable[[Sequence], tuple[int, ...]]
 class WaitingQueue:
     """Sequences that wait, iterated in the order in which they should be served.
 
-    Without a key: first come, first served, and a preempted sequence goes to the very front (vLLM's fcfs). With a key:
-    smallest first, ties in order of arrival; a preempted sequence is put where its key says (vLLM's priority).
+    Without a key: first come, first served; a preempted sequence goes to the very front (vLLM's fcfs), or to the end
+    where the scheduler `requeues_last` (SGLang's). With a key: smallest first, ties in order of arrival; a preempted
+    sequence is put where its key says (vLLM's priority).
     Iterating over the first m costs O(m log m) with a key, O(m) without, however long the queue.
     """
 

@@ -8,6 +8,7 @@ BUILTIN = {
     "continuous": "simulator.schedulers.continuous:Continuous",
     "chunked": "simulator.schedulers.chunked:Chunked",
     "vllm_v1": "simulator.schedulers.vllm_v1:VllmV1",
+    "sglang": "simulator.schedulers.sglang:Sglang",
     "vllm_v0": "simulator.schedulers.vllm_v0:VllmV0",
     "orca": "simulator.schedulers.orca:Orca",
     "faster_transformer": "simulator.schedulers.faster_transformer:FasterTransformer",

@@ -50,6 +50,10 @@ class View(Protocol):
     def draining(self) -> bool:
         """Whether nothing more will arrive unless something running finishes."""
 
+    @property
+    def in_flight(self) -> bool:
+        """Whether an iteration is under way whose tokens aren't out yet: asynchronous scheduling looks ahead."""
+
 
 class Scheduler:
     """Base of every policy: options are the constructor's keyword arguments, `plan` is the policy.
@@ -64,6 +68,9 @@ class Scheduler:
     `holds_slots`    Request-level batching: a finished row keeps slot and memory until its whole batch is done, and
                      the batch is padded to a rectangle.
     `work_conserving` It never leaves the engine idle while a waiting sequence fits.
+    `requeues_last`  A preempted sequence joins the end of a queue without a key, not its front.
+    `drops_in_flight` A sequence that is preempted with a token in flight never gets it and computes it again; else it
+                     gets it all the same.
     `engine_keys`    The engine limits that this policy obeys.
     `oracle`         It uses true output lengths, which no server knows; results are flagged.
     """
@@ -74,6 +81,8 @@ class Scheduler:
     whole_prompts = False
     holds_slots = False
     work_conserving = False
+    requeues_last = False
+    drops_in_flight = False
     engine_keys = frozenset({"max_num_seqs", "max_num_batched_tokens"})
     oracle = False
     respond_at = "token"
@@ -84,6 +93,8 @@ class Scheduler:
 
     def on_commit(self, view: View, plan: IterationPlan, iterations: int) -> None:
         """`plan` is carried out, `iterations` times in a row; `view` is what it makes of the engine.
+
+        Where nothing of a plan is computed it is told only if the plan has a `note`: 0 times.
 
         Asked of a scheduler that `has_memory`, before it plans again, and the only place where it may change itself. It
         keeps integer counters, so that one call with k iterations equals k calls with one.

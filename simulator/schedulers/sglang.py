@@ -160,7 +160,7 @@ class _Planning(Admission):
         left = self._let_finishing_leave()
         if not self.running:
             self.full = False
-            if not (self.view.num_running or len(self.view.waiting)):
+            if not (self.view.in_flight or self.view.num_running or len(self.view.waiting)):
                 self.ratio = self.scheduler.start_ratio
             return self._planned([], [], [])
         if self.memory.decode(self.running):

@@ -24,6 +24,12 @@ PREEMPT_DECODE_STEPS = 20  # tokens per remaining request that a preemption evic
 OK, NO_TOKEN, OTHER = "go on", "out of memory", "out of another budget"
 
 
+def most_new_tokens(asked: int | None, prompt_tokens: int, capacity: int, context: int) -> int:
+    """What a client `asked` for, clipped to a memory of `capacity` tokens and to the context length (rule 22)."""
+    room = min(capacity, context) - prompt_tokens - 2
+    return room if asked is None else min(asked, room)
+
+
 class Admission:
     """One pass. What it decides is in `admitted`, `cut` (the one whose prompt isn't through), `victims` and `full`."""
 
@@ -51,9 +57,8 @@ class Admission:
         return seq.emitted - (seq in self.pending)
 
     def most(self, seq: Sequence) -> int:
-        """How many it may produce, clipped to the memory and the context length (rule 22)."""
-        room = min(self._capacity - 2, min(self.view.limits.max_model_len, self._capacity) - 2) - seq.prompt_tokens
-        return room if seq.max_tokens is None else min(seq.max_tokens, room)
+        """How many it may produce."""
+        return most_new_tokens(seq.max_tokens, seq.prompt_tokens, self._capacity, self.view.limits.max_model_len)
 
     def left(self, seq: Sequence) -> int:
         """How many it may still produce, as far as admission looks."""

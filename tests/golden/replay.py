@@ -1,9 +1,10 @@
-"""Replays recorded steps of vLLM's scheduler through `vllm_v1` and finds the first difference, to the nanosecond.
+"""Replays recorded steps of vLLM's or SGLang's scheduler and finds the first difference, to the nanosecond.
 
     python tests/golden/replay.py FILE...
 
 prints `FILE: ok` or what differs first. Exit status 1 where a file differs, else 2 where one can't be replayed, with
-the reason, else 0. The form of the files is in vllm-0.19.0/README.md.
+the reason, else 0. The form of the files is in vllm-0.19.0/README.md and sglang-0.5.23/README.md; what a file was
+recorded of shows in its config. Those of SGLang are compared in `replay_sglang.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import replay_sglang
 from steps import steps_of
 
 from simulator import BlockPool, Limits, Request, RunLog, run
@@ -33,12 +35,14 @@ class NotReplayable(Exception):
 
 
 def replay(file: str | Path, *, fast_forward: bool = True) -> str | None:
-    """The first difference between the recording in `file` and `vllm_v1` under its limits, or None.
+    """The first difference between the recording in `file` and `vllm_v1` or `sglang` under its limits, or None.
 
-    Compared are every step's start, end, tokens per request in order, preemptions, then every request's first token,
-    finish, preemptions and tokens found in the prefix cache. Raises NotReplayable.
+    Of vLLM, compared are every step's start, end, tokens per request in order, preemptions, then every request's first
+    token, finish, preemptions and tokens found in the prefix cache. Raises NotReplayable.
     """
     recorded = _read(Path(file))
+    if replay_sglang.recorded_here(recorded):
+        return replay_sglang.difference(recorded, fast_forward=fast_forward)
     log = _run(recorded, fast_forward)
     return _steps_differ(log, recorded["steps"], recorded["results"]) or _results_differ(log, recorded["results"])
 
@@ -51,7 +55,9 @@ def _read(file: Path) -> dict[str, Any]:
         raise NotReplayable(f"can't be read as JSON: {error}") from None
     missing = [key for key in KEYS if not isinstance(data, dict) or key not in data]
     if missing:
-        raise NotReplayable(f"not a step trace of vLLM: no {', '.join(missing)}")
+        raise NotReplayable(f"not a step trace: no {', '.join(missing)}")
+    if replay_sglang.recorded_here(data):
+        return data
     config = data["config"]
     unknown = [key for key, _, _ in MODELLED if key not in config]
     if unknown:

@@ -18,6 +18,7 @@ from simulator.flight import Flight
 from simulator.plan import IterationPlan
 from simulator.radix_pool import RadixPool
 from simulator.schedulers.sglang import Sglang
+from simulator.schedulers.sglang_admission import most_new_tokens
 from simulator.specs import Platform, get_gpu, get_model
 
 FIELDS = (
@@ -33,6 +34,12 @@ OPTIONS = (
     "enable_priority_scheduling", "schedule_low_priority_values_first", "priority_scheduling_preemption_threshold",
 )  # fmt: skip
 CONFIG = (*OPTIONS, "max_total_num_tokens", "max_running_requests", "context_len", "disable_radix_cache", "overlap")
+
+
+def recorded_here(recorded: dict[str, Any]) -> bool:
+    """Whether a recording is one of SGLang: all the keys of its config say so."""
+    config = recorded["config"]
+    return isinstance(config, dict) and config.keys() >= set(CONFIG)
 
 
 def difference(recorded: dict[str, Any], *, fast_forward: bool = True) -> str | None:
@@ -75,7 +82,7 @@ def _run(recorded: dict[str, Any], scheduler: Sglang, *, fast_forward: bool) -> 
 def _requests(recorded: dict[str, Any]) -> list[Request]:
     """Requests as recorded; one cut short by the engine's clipping produces no more than that."""
     tokens = {r["id"]: r["prompt_tokens"] + r["output_tokens"] for r in recorded["requests"]}
-    clipped = {r["id"]: r["max_new_tokens"] for r in recorded["results"]}
+    clipped = _clipped(recorded)
     return [
         Request(
             str(r["id"]),
@@ -91,6 +98,16 @@ def _requests(recorded: dict[str, Any]) -> list[Request]:
         )
         for r in recorded["requests"]
     ]
+
+
+def _clipped(recorded: dict[str, Any]) -> dict[int, int]:
+    config = recorded["config"]
+    return {
+        r["id"]: most_new_tokens(
+            r["max_new_tokens"], r["prompt_tokens"], config["max_total_num_tokens"], config["context_len"]
+        )
+        for r in recorded["requests"]
+    }
 
 
 @contextmanager
@@ -146,10 +163,15 @@ def _steps_differ(log: RunLog, seen: list[dict[str, Any]], recorded: list[list[A
 
 
 def _results_differ(log: RunLog, recorded: dict[str, Any]) -> str | None:
+    clipped = _clipped(recorded)
     place = {int(name): i for i, name in enumerate(log.ids)}
     for result in recorded["results"]:
         for what, column in RESULTS.items():
             got, wanted = int(log.sequences[column][place[result["id"]]]), result[what]
             if got != wanted:
                 return f"request {result['id']}, {what}: {got}, recorded {wanted}"
+        if clipped[result["id"]] != result["max_new_tokens"]:
+            return (
+                f"request {result['id']}, max_new_tokens: {clipped[result['id']]}, recorded {result['max_new_tokens']}"
+            )
     return None

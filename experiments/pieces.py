@@ -16,11 +16,12 @@ from experiments.schema import DEFAULT_NAMES, Named, Settings, Trace
 from experiments.yamltext import KeyPath
 from simulator import costs, plugins, schedulers
 from simulator.kv import BlockPool, Reservation
+from simulator.radix_pool import RadixPool
 from simulator.schedulers.base import Scheduler
 from simulator.specs import GPUS, MODELS, GpuSpec, Platform, get_gpu, get_model
 from simulator.suggest import did_you_mean
 
-KV_MEMORIES: dict[str, type] = {"paged": BlockPool, "reserve": Reservation}
+KV_MEMORIES: dict[str, type] = {"paged": BlockPool, "reserve": Reservation, "radix": RadixPool}
 # What the program itself passes to these constructors; the rest are options.
 _KV_GIVEN = {"num_gpu_blocks", "block_size", "max_model_len"}
 # Options that may name a file, looked for beside the config first and pinned by its content.
@@ -195,7 +196,7 @@ class _Finder:
         return self._bound(key, found, given, skip)
 
     def kv(self) -> tuple[type, dict[str, Any]] | None:
-        """The same for the KV memory, of which there are two."""
+        """The same for the KV memory."""
         given = self._named("kv")
         if given is None:
             return None

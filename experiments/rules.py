@@ -41,7 +41,8 @@ def unused_keys(settings: Settings, pieces: Pieces) -> dict[str, Unused]:
             why = f"scheduler {settings.scheduler.name} doesn't obey it; {_who_obeys(key)} would"
             unused[f"engine.{key}"] = Unused(why, ("scheduler", "name"))
     if settings.kv.name != "paged":
-        unused["engine.enable_prefix_caching"] = Unused("only paged memory has a prefix cache", ("kv", "name"))
+        why = "radix memory always has one" if settings.kv.name == "radix" else "only paged memory has a prefix cache"
+        unused["engine.enable_prefix_caching"] = Unused(why, ("kv", "name"))
     if settings.engine.num_gpu_blocks_override is not None:
         override = ("engine", "num_gpu_blocks_override")
         unused["engine.gpu_memory_utilization"] = Unused("num_gpu_blocks_override sets the KV memory", override)

@@ -181,7 +181,7 @@ class Settings(_Keys):
     load: Load | None = None
     engine: Engine = Engine()
     kv: NamedOption = Field(
-        default=Named(name=DEFAULT_NAMES["kv"]), description="paged, or {name: reserve, rule: max | pow2 | exact}"
+        default=Named(name=DEFAULT_NAMES["kv"]), description="paged, radix, or {name: reserve, rule: max | pow2 | exact}"
     )
     scheduler: NamedOption = Field(
         default=Named(name=DEFAULT_NAMES["scheduler"]), description="`servesim list schedulers`"

@@ -43,6 +43,7 @@ from simulator.clock import NS_PER_S
 from simulator.kv import Reservation
 from simulator.metrics import duration_ns
 from simulator.occupancy import Stays, Work, gaps, level, stays, sums, took_ns, work
+from simulator.radix_pool import RadixPool
 from simulator.recorder import RunLog
 from simulator.request import Request
 from simulator.tokens import Ints
@@ -155,14 +156,15 @@ def chunk_parts_ns(took: Ints, done: Work) -> tuple[Ints, Ints, Ints]:
 def kv_time(log: RunLog, reserved: Ints | None = None) -> KvTime | None:
     """What the KV memory went to; None where it has no limit or a prefix cache was hit, as its blocks may be shared.
 
-    A run with memory reserved whole needs `reserved`: tokens per request, as from `reserved_tokens`. Raises ValueError
-    where they are missing or don't give the blocks that were taken.
+    None for a radix pool too: its requests share what two of them computed. A run with memory reserved whole needs
+    `reserved`: tokens per request, as from `reserved_tokens`. Raises ValueError where they are missing or don't give
+    the blocks that were taken.
     """
     blocks, size = log.info.get("num_gpu_blocks"), int(log.info["block_size"])
     took, taken = took_ns(log), log.iterations["kv_blocks"]
     held = stays(log)
     done = work(log, held)
-    if not blocks or (done.written - done.tokens > done.before).any():
+    if not blocks or log.info["kv"] == RadixPool.name or (done.written - done.tokens > done.before).any():
         return None
     last = np.flatnonzero(np.diff(done.stay, append=-1))
     final = np.zeros_like(held.first)

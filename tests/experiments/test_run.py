@@ -168,6 +168,9 @@ def test_every_key_changes_something_or_is_refused(tmp_path: Path, key: str) -> 
     assert ("refused" in changed) == (key in REFUSED), changed
 
 
+PRIORITIES = "load.priority=[[0, 1], [20, 1], [5, 1]]"
+SHARED_PREFIXES = ["load=null", "trace={path: mooncake-conversation-1k, limit: 40, request_rate: 40}"]
+
 # Options of schedulers, memories and cost models: a value that must matter, and what it matters beside.
 OPTIONS: dict[tuple[str, str, str], tuple[Any, list[str]]] = {
     ("scheduler", "static", "batch_size"): (2, []),
@@ -184,6 +187,23 @@ OPTIONS: dict[tuple[str, str, str], tuple[Any, list[str]]] = {
     ("scheduler", "vllm_v1", "policy"): ("sjf", []),
     ("scheduler", "vllm_v1", "scheduler_reserve_full_isl"): ("false", ["engine.num_gpu_blocks_override=250"]),
     ("scheduler", "vllm_v1", "watermark"): (0.5, ["engine.num_gpu_blocks_override=450"]),
+    ("scheduler", "sglang", "chunked_prefill_size"): (500, []),
+    ("scheduler", "sglang", "max_prefill_tokens"): (
+        1500,
+        ["scheduler.chunked_prefill_size=-1", "load.request_rate=inf"],
+    ),
+    ("scheduler", "sglang", "schedule_policy"): ("lpm", ["kv=radix", *SHARED_PREFIXES]),
+    ("scheduler", "sglang", "schedule_conservativeness"): (0.2, ["engine.num_gpu_blocks_override=450"]),
+    ("scheduler", "sglang", "enable_mixed_chunk"): ("true", []),
+    ("scheduler", "sglang", "enable_priority_scheduling"): ("true", [PRIORITIES, "engine.max_num_seqs=3"]),
+    ("scheduler", "sglang", "schedule_low_priority_values_first"): (
+        "true",
+        [PRIORITIES, "engine.max_num_seqs=3", "scheduler.enable_priority_scheduling=true"],
+    ),
+    ("scheduler", "sglang", "priority_scheduling_preemption_threshold"): (
+        0,
+        [PRIORITIES, "engine.max_num_seqs=3", "scheduler.enable_priority_scheduling=true"],
+    ),
     ("scheduler", "vllm_v0", "policy"): ("sjf", []),
     ("scheduler", "vllm_v0", "watermark"): (0.5, ["engine.num_gpu_blocks_override=450"]),
     ("scheduler", "faster_transformer", "batch_size"): (2, []),
@@ -227,8 +247,8 @@ def test_the_table_of_options_is_complete() -> None:
 def test_every_option_changes_something(tmp_path: Path, option: tuple[str, str, str]) -> None:
     section, name, key = option
     value, common = OPTIONS[option]
-    base = outcome(tmp_path, SYNTHETIC, *common, f"{section}={name}")
-    changed = outcome(tmp_path, SYNTHETIC, *common, f"{section}={name}", f"{section}.{key}={value}")
+    base = outcome(tmp_path, SYNTHETIC, f"{section}={name}", *common)
+    changed = outcome(tmp_path, SYNTHETIC, f"{section}={name}", *common, f"{section}.{key}={value}")
     assert "refused" not in base
     assert "refused" not in changed
     base["sim"].pop("scheduler_options")

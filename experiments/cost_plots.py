@@ -88,4 +88,4 @@ def _roofline(panel: Axes, lines: dict[str, list[Iteration]], top: Peaks) -> Non
     log_where_wide(panel, "y", np.array([min(everything) * top.moved_bytes / 1e12, top.flops / 1e12]))
     low = panel.get_ylim()[0]
     panel.text(top.ridge, low, f" ridge point\n {top.ridge:.0f} FLOP/byte", fontsize=7.5, va="bottom")
-    panel.set(title="Roofline", xlabel="arithmetic intensity (FLOP/byte)", ylabel="TFLOP/s")
+    panel.set(title="Roofline (numbers: tokens computed)", xlabel="arithmetic intensity (FLOP/byte)", ylabel="TFLOP/s")

@@ -92,7 +92,7 @@ def _throughput_against_latency(lines: dict[str, list[Result]], path: Path) -> P
         log_where_wide(panel, "x", *(points.x for points in series.values()))
         panel.set(xlabel=f"mean end-to-end latency ({unit})", ylabel="output tokens per second", ylim=(0, None))
         _marks(panel, series.values())
-        legend(fig, min(len(lines), 4))
+        legend(fig, 2)
         span = f"from {min(rates):.3g} to {max(rates):.3g} requests/s along each line"
         fig.suptitle(f"Throughput against latency, {span}", fontsize=10)
     return path.with_suffix(".png")
@@ -135,7 +135,7 @@ def _against_budget(lines: dict[str, list[Result]], path: Path) -> Path:
             panel.set_xscale("log", base=2)
             panel.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
             panel.set(title=title, xlabel="token budget of an iteration", ylabel=f"{label} ({unit})" if unit else label)
-            panel.set_ylim(0)
+            panel.set_ylim(0, 1.08 * max(float(y.max()) for _, y in found.values()) / divisor)
         legend(fig, min(len(lines), 4))
         fig.suptitle("Latency and throughput against the token budget (max_num_batched_tokens)", fontsize=10)
     return path.with_suffix(".png")

@@ -77,7 +77,7 @@ class Batch:
         flight = Flight(self.recorder.num_iterations, self.version)
         flight.order = plan.order
         rows, riders = plan.decode, _NOBODY
-        if rows and rows is not self.decoding and self.airborne:
+        if rows is not self.decoding and rows and self.airborne:
             rows, riders = apart(rows)
         live, context, longest = self._decode(rows, flight)
         chunks, tokens, pairs = self._prefill(plan.prefill, flight, now_ns)
@@ -101,14 +101,13 @@ class Batch:
     def _decode(self, rows: DecodeSet | Seq[Sequence] | None, flight: Flight) -> tuple[int, int, int]:
         """Everybody in `rows` gets a token: (how many, their contexts summed, the longest)."""
         decoding = self.decoding
-        if not rows:
-            return 0, 0, 0
-        if rows is decoding:
-            n = len(decoding)
+        if rows is decoding and (n := decoding.n):
             context, longest = decoding.context + n, decoding.max_context + 1
             self.kv.take_rows(self.kv.decode_need(decoding))
-        else:
+        elif rows:
             n, context, longest = self._select(rows, flight.iteration)
+        else:
+            return 0, 0, 0
         flight.finishing = self._advance(1, flight.iteration)
         return n, context, longest
 
@@ -179,7 +178,8 @@ class Batch:
                 seq.state = FINISHING
                 seq.goal += 1
                 flight.finishing.append(seq)
-        flight.finishing.sort(key=lambda seq: seq.admission)  # engines free in the order of the running list
+        if len(flight.finishing) > 1:
+            flight.finishing.sort(key=lambda seq: seq.admission)  # engines free in the order of the running list
 
     def _pad(self, shape: BatchShape, rows: int, tokens: int) -> tuple[BatchShape, int]:
         """(the rectangle that is computed, tokens in it that nobody needs): every row as long as the longest."""

@@ -45,12 +45,14 @@ class PlanCheck:
 
     def plan(self, plan: IterationPlan, now_ns: int) -> None:
         """Everything that can be known before the plan is begun."""
+        if type(plan) is not IterationPlan:
+            self._fail("plan() must return an IterationPlan", "", repr(plan), now_ns)
         if plan.preempt:
             self._preempt(plan.preempt, now_ns)
         prefill_tokens, admissions = self._prefill(plan, now_ns) if plan.prefill else (0, 0)
         decodes = 0
         if plan.decode is self._batch.decoding:
-            decodes = len(plan.decode)
+            decodes = self._batch.decoding.n
             if plan.preempt:
                 decodes -= sum(seq.state == DECODING for seq in plan.preempt)
         elif plan.decode:

@@ -15,11 +15,11 @@ from simulator.request import DecodeClock, Sequence
 class DecodeSet(DecodeClock):
     """All decoding sequences. Policies read `len()`, `context`, `max_context`; the engine changes it."""
 
-    __slots__ = ("_base_sum", "_block_size", "_finishes", "_longest", "_n", "_phases")
+    __slots__ = ("_base_sum", "_block_size", "_finishes", "_longest", "_phases", "n")
 
     def __init__(self, block_size: int) -> None:
         super().__init__()
-        self._n = 0
+        self.n = 0  # members
         self._base_sum = 0  # sum of (tokens computed - step); each member's base stays as it is while the set advances
         self._block_size = block_size
         self._phases = [0] * block_size  # members by base modulo the block size
@@ -27,12 +27,12 @@ class DecodeSet(DecodeClock):
         self._longest: list[tuple[int, int, Sequence]] = []  # (-base, admission, sequence), lazy
 
     def __len__(self) -> int:
-        return self._n
+        return self.n
 
     @property
     def context(self) -> int:
         """Tokens in memory, summed over the members."""
-        return self._base_sum + self._n * self.step
+        return self._base_sum + self.n * self.step
 
     @property
     def max_context(self) -> int:
@@ -64,7 +64,7 @@ class DecodeSet(DecodeClock):
         seq._decoding = self
         seq._base = base
         seq._finish_step = self.step + tokens_left
-        self._n += 1
+        self.n += 1
         self._base_sum += base
         self._phases[base % self._block_size] += 1
         self._push(seq)
@@ -74,7 +74,7 @@ class DecodeSet(DecodeClock):
         base = seq._base
         seq._computed = base + self.step
         seq._decoding = None
-        self._n -= 1
+        self.n -= 1
         self._base_sum -= base
         self._phases[base % self._block_size] -= 1
 
@@ -106,6 +106,6 @@ class DecodeSet(DecodeClock):
     def _push(self, seq: Sequence) -> None:
         heappush(self._finishes, (seq._finish_step, seq.admission, seq))
         heappush(self._longest, (-seq._base, seq.admission, seq))
-        if len(self._longest) > 4 * self._n + 64:  # entries of sequences long gone: drop them, amortised O(1)
+        if len(self._longest) > 4 * self.n + 64:  # entries of sequences long gone: drop them, amortised O(1)
             self._longest = [e for e in self._longest if e[2]._decoding is self and e[2]._base == -e[0]]
             heapify(self._longest)

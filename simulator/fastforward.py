@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.clock import NS_PER_S
 from simulator.costs.base import CostModel
 from simulator.errors import PolicyError
 from simulator.plan import BatchShape
@@ -20,6 +21,8 @@ from simulator.plan import BatchShape
 # Below this many iterations Python's loop is faster than NumPy's calls.
 VECTOR_FROM = 24
 VECTOR_MAX = 4096
+# No iteration takes longer than a day; what does would overflow a run's clock.
+MAX_NS = 86_400 * NS_PER_S
 
 
 class Executor(Protocol):
@@ -49,7 +52,7 @@ class SimulatedExecutor:
     def iteration_ns(self, shape: BatchShape) -> int:
         """The cost model's answer with the host's time."""
         ns = self._model.iteration_ns(shape)
-        if type(ns) is not int or ns < 1:
+        if type(ns) is not int or not 1 <= ns <= MAX_NS:
             raise self._broken(shape, ns)
         ns += self._added_ns
         return ns if ns > self._least_ns else self._least_ns
@@ -57,14 +60,14 @@ class SimulatedExecutor:
     def decode_run_ns(self, shape: BatchShape, k: int) -> NDArray[np.int64]:
         """The same for k decode iterations."""
         run = self._model.decode_run_ns(shape, k)
-        if run.shape != (k,) or run.dtype != np.int64 or (k and int(run.min()) < 1):
+        if run.shape != (k,) or run.dtype != np.int64 or (k and not 1 <= run.min() <= run.max() <= MAX_NS):
             raise self._broken(shape, run[:3].tolist())
         return np.maximum(run + self._added_ns, self._least_ns)
 
     def _broken(self, shape: BatchShape, value: object) -> PolicyError:
         return PolicyError(
-            f"cost model {self._model.name}: an iteration must take a whole number of nanoseconds, at least 1; "
-            f"got {value!r} for {shape}"
+            f"cost model {getattr(self._model, 'name', type(self._model).__name__)}: an iteration must take a whole "
+            f"number of nanoseconds, 1 to {MAX_NS} (a day); got {value!r} for {shape}"
         )
 
 

@@ -11,6 +11,10 @@ from simulator.recorder import Recorder
 from simulator.request import DECODING, FINISHING, Sequence
 
 
+_NO_SHAPE = BatchShape()
+_NOBODY: dict[Sequence, int] = {}
+
+
 class Flight:
     """An iteration that has begun, or k identical ones in a row: what comes out when it ends."""
 
@@ -19,9 +23,9 @@ class Flight:
     def __init__(self, iteration: int, version: int) -> None:
         self.iteration = iteration  # its number, or that of the first
         self.version = version  # of the state it was planned from
-        self.shape = BatchShape()
+        self.shape = _NO_SHAPE
         self.row: tuple[int, ...] = ()  # the recorder's columns from prefill_seqs on
-        self.completes: dict[Sequence, int] = {}  # prefill done, of so many tokens: the next one comes out
+        self.completes = _NOBODY  # prefill done, of so many tokens: the next one comes out
         self.finishing: list[Sequence] = []  # their last token comes out
         self.order: Seq[Sequence] = ()  # the batch, where it isn't in order of admission
         self.repeatable = False  # the next plan would be the same, but for events

@@ -36,7 +36,7 @@ class Chunked(QueuedScheduler):
     def plan(self, view: View) -> IterationPlan:
         """One step of the loop; the walk over the running list is skipped where budget and memory suffice for all."""
         limits, kv, decoding = view.limits, view.kv, view.decoding
-        tokens_left = limits.max_num_batched_tokens - len(decoding)
+        tokens_left = limits.max_num_batched_tokens - decoding.n
         prefill_left = limits.max_num_prefill_tokens or tokens_left
         free = kv.free - kv.decode_need(decoding)
         slices: list[Slice] = []
@@ -103,11 +103,12 @@ class Chunked(QueuedScheduler):
             return slices
         memory = view.kv.outlook(free)
         kept_free = int(self.watermark * view.kv.total) if view.num_running else 0
+        longest = view.limits.long_prefill_token_threshold or tokens_left
         for seq, tokens in running:
             memory.register(seq, seq.computed + tokens)
         for seq in view.waiting:
             remaining = seq.goal - memory.cached(seq)
-            tokens = min(_chunk(remaining, view.limits), tokens_left)
+            tokens = min(remaining, longest, tokens_left)
             if memory.need(seq, remaining if self.scheduler_reserve_full_isl else tokens) > memory.free - kept_free:
                 break
             memory.take(seq, tokens)

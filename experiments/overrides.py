@@ -149,11 +149,22 @@ def parse_overrides(texts: list[str]) -> tuple[list[Override], list[str]]:
 
 def apply(draft: Draft, override: Override) -> None:
     """Write `override` into `draft`. Raises ConfigError where its path leads nowhere."""
-    path = _sweep_path(draft, override.keys) if override.keys[0] == "sweep" else override.keys
+    path = _sweep_path(draft, override.keys) if override.keys[0] == "sweep" else _indexed(draft, override.keys)
     try:
         draft.put(path, override.value, override.origins(override.value))
     except ConfigError as error:
         raise ConfigError([f"{override.origin.where}: {fault}" for fault in error.faults]) from None
+
+
+def _indexed(draft: Draft, keys: tuple[str, ...]) -> KeyPath:
+    """`keys` as a path: a number that leads into a list is a place in it, `load.requests.0.id`."""
+    at: Any = draft.tree
+    path: list[str | int] = []
+    for key in keys:
+        inside = isinstance(at, list) and key.isdigit()
+        path.append(int(key) if inside else key)
+        at = at.get(key) if isinstance(at, dict) else at[int(key)] if inside and int(key) < len(at) else None
+    return tuple(path)
 
 
 def _sweep_path(draft: Draft, keys: tuple[str, ...]) -> KeyPath:

@@ -104,7 +104,7 @@ def expand(draft: Draft, overrides: list[Override]) -> tuple[list[Combination], 
             except ConfigError as error:
                 faults += [f"{_where(axis.origins[i].get(()))}: {fault}" for fault in error.faults]
         _apply_all(one, plain, faults)
-        words = [_labels(axis)[i] for axis, i in zip(axes, choice, strict=True) if len(axis.values) > 1]
+        words = [_labels(axis)[i] for axis, i in zip(axes, choice, strict=True) if len(axis.values) > 1 or axis.names]
         combinations.append(Combination(one, ", ".join(words)))
     if faults:
         raise ConfigError(list(dict.fromkeys(faults)))
@@ -154,6 +154,8 @@ def _axes(draft: Draft, faults: list[str]) -> list[Axis]:
 def _cases(draft: Draft, cases: Any, faults: list[str]) -> list[Axis]:
     """The axis `case`, of one variant or more; none where it is at fault."""
     before = len(faults)
+    if isinstance(cases, dict):
+        cases = {name: keys for name, keys in cases.items() if keys is not None}  # `sweep.case.NAME=null` drops one
     if not isinstance(cases, dict) or not cases:
         faults.append(f"{_where(draft.nearest(('sweep', CASE)))}: sweep.case = {cases!r}: must be a mapping name: keys")
         return []

@@ -99,7 +99,7 @@ def test_ten_in_120_ms_takes_newcomers_of_26_to_33_ms(tmp_path: Path) -> None:
         override = f"load.requests=[{', '.join(requests)}]"
         key = "sweep.case={only: {scheduler: {name: continuous, order: orca}}}"
         runs = outcomes("four_slots", tmp_path, override, "load.repeat=1", key)
-        log = runs.log("")
+        log = runs.log("only")
         assert int((log.sequences["finish_ns"] <= 120_000_000).sum()) == done(length)
 
 

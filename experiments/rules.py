@@ -122,6 +122,12 @@ def _check_limits(settings: Settings, pieces: Pieces, faults: Faults) -> None:
             f"max_num_batched_tokens ({engine.max_num_batched_tokens}) must be at least max_num_seqs"
             f" ({engine.max_num_seqs})",
         )
+    if getattr(pieces.kv_class, "caches", False) and "enable_prefix_caching" not in obeyed:
+        name = settings.scheduler.name
+        faults.add(
+            ("kv", "name"),
+            f"scheduler {name} doesn't look into a prefix cache; {_who_obeys('enable_prefix_caching')} would",
+        )
     model = pieces.platform.model
     if engine.max_model_len is not None and engine.max_model_len > model.max_model_len:
         faults.add(

@@ -249,6 +249,10 @@ class Outlook:
         """Count on its admission with `tokens` beyond what it finds."""
         self.free -= self._kv.need(seq, tokens)
 
+    def spend(self, blocks: int) -> None:
+        """Count on `blocks` being taken for sequences that are in already."""
+        self.free -= blocks
+
     def register(self, seq: Sequence, computed: int) -> None:
         """Count on the first `computed` tokens of `seq` being findable: by nobody, without a cache."""
 

@@ -206,6 +206,10 @@ class CacheOutlook(Outlook):
         self._pop(-(-computed // pool.block_size) - len(hits))
         self.register(seq, computed)
 
+    def spend(self, blocks: int) -> None:
+        """Count on `blocks` being taken for sequences that are in already."""
+        self._pop(blocks)
+
     def register(self, seq: Sequence, computed: int) -> None:
         """Count on the full blocks of the first `computed` tokens of `seq` being findable."""
         self._new.update(self._pool.keys.of(seq, place) for place in range(computed // self._pool.block_size))

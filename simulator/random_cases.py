@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from simulator.cluster import run
 from simulator.costs.base import CostModel
 from simulator.kv import BlockPool, KvMemory, Reservation
 from simulator.plan import BatchShape, Limits
+from simulator.prefix import CachedPool
+from simulator.radix_pool import RadixPool
 from simulator.recorder import RunLog
 from simulator.request import Request
 from simulator.schedulers.base import Scheduler
@@ -31,13 +33,16 @@ class LinearCost(CostModel):
         return self.base_ns + self.token_ns * shape.tokens + self.context_ns * context
 
 
+POOLS: dict[str, type[BlockPool]] = {"paged": BlockPool, "cached": CachedPool, "radix": RadixPool}
+
+
 @dataclass(frozen=True)
 class Case:
     """A workload and an engine to run it on; its repr is what a failed check shows."""
 
     requests: Seq[Request]
     limits: Limits
-    rule: str  # paged, or the rule of a Reservation
+    rule: str  # paged, cached, radix, or the rule of a Reservation
     num_gpu_blocks: int
     block_size: int
     cost: LinearCost
@@ -46,8 +51,8 @@ class Case:
 
     def memory(self) -> KvMemory:
         """A fresh one."""
-        if self.rule == "paged":
-            return BlockPool(self.num_gpu_blocks, self.block_size)
+        if self.rule in POOLS:
+            return POOLS[self.rule](self.num_gpu_blocks, self.block_size)
         return Reservation(self.num_gpu_blocks, self.block_size, cast(Any, self.rule), self.limits.max_model_len)
 
     def run(self, scheduler: Scheduler, kv: KvMemory, *, fast_forward: bool = False) -> RunLog:
@@ -64,8 +69,31 @@ class Case:
         )
 
 
-def random_case(rng: random.Random) -> Case:
-    """A few requests, some of them follow-up turns, with limits and memory that may be tight."""
+def random_case(rng: random.Random, caches: bool = False) -> Case:
+    """A few requests, some of them follow-up turns, with limits and memory that may be tight.
+
+    With `caches` the memory may have a prefix cache, and prompts may begin alike.
+    """
+    case = _random_case(rng)
+    if not caches or case.rule != "paged" or rng.random() < 0.3:
+        return case
+    return replace(case, rule=rng.choice(["cached", "radix"]), requests=_alike(case.requests, rng))
+
+
+def _alike(requests: Seq[Request], rng: random.Random) -> list[Request]:
+    """`requests` with block ids that some of them share, or with a history where they follow a turn."""
+    most = rng.choice([0, 3, 9])
+    alike = []
+    for i, request in enumerate(requests):
+        if request.after is not None and rng.random() < 0.7:
+            alike.append(request._replace(history_tokens=rng.randint(0, request.prompt_tokens)))
+        else:
+            blocks = [*range(rng.randint(0, most)), *range(1_000 * (i + 1), 1_000 * (i + 1) + 13)]
+            alike.append(request._replace(prefix_hashes=tuple(blocks[: -(-request.prompt_tokens // 16)])))
+    return alike
+
+
+def _random_case(rng: random.Random) -> Case:
     requests = _random_requests(rng)
     max_model_len = rng.choice([90, 300, 300, 300])
     rule = rng.choice(["paged", "paged", "paged", "paged", "max", "pow2", "exact"])

@@ -44,7 +44,7 @@ def check_scheduler(factory: Callable[[], Scheduler], *, examples: int = 50, see
     """
     for example in range(examples):
         rng = random.Random(f"{seed}/{example}")
-        case = random_case(rng)
+        case = random_case(rng, caches="enable_prefix_caching" in factory().engine_keys)
         with _noted(f"example {example} of seed {seed}: {case}"):
             _check_case(factory, case, rng)
 

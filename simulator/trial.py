@@ -28,7 +28,8 @@ class Trial:
     def __init__(self, kv: KvMemory) -> None:
         self._kv = kv
         self._memory = kv.outlook(kv.free)
-        self._left = False
+        self._left = False  # somebody has, in this plan
+        self._counted_on = False  # cached blocks, by somebody promised room
         self.tokens = kv.free * kv.block_size
 
     def __enter__(self) -> Self:
@@ -53,6 +54,7 @@ class Trial:
         """Room for `tokens` beyond what `seq` holds; False, and no room, where the memory is short of it."""
         if self._memory.need(seq, tokens) > self._memory.free or (self._left and self._kv.caches):
             return False  # with a cache, what the ones that left leave behind is known only once they have
+        self._counted_on = self._counted_on or self._memory.cached(seq) > 0
         self._memory.take(seq, tokens)
         return True
 
@@ -61,11 +63,14 @@ class Trial:
         size = self._kv.block_size
         if self._kv.need(seq, tokens) > self._memory.free:
             tokens = self._memory.free * size + -seq.computed % size
-        self._memory.free -= self._kv.need(seq, tokens)
+        self._memory.spend(self._kv.need(seq, tokens))
+        self._memory.register(seq, seq.computed + tokens)
         return tokens
 
     def decode(self, rows: Collection[Sequence]) -> bool:
         """Whether there is room for the next token of each of `rows`, beside what is promised."""
+        if self._counted_on:
+            return False  # the rows' blocks might be those
         return sum(self._kv.row_need(seq) for seq in rows) <= self._memory.free
 
     def make_room(self, tokens: int) -> bool:

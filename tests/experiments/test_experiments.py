@@ -140,6 +140,18 @@ def test_knees_and_capacities(
     assert shown == [*map(approx, kept), approx(rate_gain, rel=NEAR), approx(gain, rel=NEAR)]
 
 
+@pytest.mark.parametrize("name", [*EXACT, *MEASURED])
+def test_the_page_shows_the_table_that_the_run_prints(measured: Measured, name: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
+    section = page.partition(f"    servesim run {name}\n")[2].partition("\n## ")[0]
+    assert claims_table(measured(name).values()) in section
+
+
+def test_the_page_has_every_experiment() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
+    assert all(f"    servesim run {name}\n" in page for name in (*EXACT, *MEASURED, *CURVES))
+
+
 def test_the_table_of_claims_is_100_columns_wide_at_most(measured: Measured) -> None:
     for name in EXACT:
         table = claims_table(measured(name).values())

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.labels import run_label, sim_value
 from experiments.latencies import LATENCIES, per_request
 from experiments.results import Result, finite
-from experiments.tables import aligned, compact, run_label, sim_value
+from experiments.tables import aligned, compact
 from simulator.metrics import percentile_key
 
 Floats = NDArray[np.float64]

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from experiments.curves import SHARE, distribution, legend
+from experiments.curves import SHARE, distribution
+from experiments.labels import run_label, subtitle
 from experiments.latencies import LATENCIES, latencies_ms, per_request
 from experiments.results import ITERATIONS, Result
-from experiments.style import Floats, figure, line_style
-from experiments.tables import run_label
+from experiments.style import Floats, figure, heading, legend, line_style
 from simulator.clock import NS_PER_S
 
 Curves = dict[str, tuple[Floats, Floats]]
@@ -25,14 +25,14 @@ def plot_accuracy(result: Result, measured: Result, folder: Path) -> list[Path]:
 
     Returns the PNG files.
     """
-    labels = [run_label(result), run_label(measured)]
+    labels, what = [run_label(result), run_label(measured)], subtitle([result])
     return [
-        *_latency([latencies_ms(result), latencies_ms(measured)], labels, folder / "compare_latency"),
-        *_load([_curves(result), _curves(measured)], labels, folder / "compare_load"),
+        *_latency([latencies_ms(result), latencies_ms(measured)], labels, what, folder / "compare_latency"),
+        *_load([_curves(result), _curves(measured)], labels, what, folder / "compare_load"),
     ]
 
 
-def _latency(series: list[dict[str, Floats]], labels: list[str], path: Path) -> list[Path]:
+def _latency(series: list[dict[str, Floats]], labels: list[str], what: str, path: Path) -> list[Path]:
     names = [name for name in LATENCIES if all(name in one for one in series)]
     if not names:
         return []
@@ -42,12 +42,12 @@ def _latency(series: list[dict[str, Floats]], labels: list[str], path: Path) -> 
             lines = [(one[name], style, label) for one, style, label in zip(series, styles, labels, strict=True)]
             distribution(panel, name, lines)
         axes[0][0].set_ylabel(SHARE)
-        fig.suptitle(f"{labels[0]} and {labels[1]}: latencies", fontsize=10)
+        heading(fig, f"{labels[0]} and {labels[1]}: latencies", what)
         legend(fig, 2)
     return [path.with_suffix(".png")]
 
 
-def _load(series: list[Curves], labels: list[str], path: Path) -> list[Path]:
+def _load(series: list[Curves], labels: list[str], what: str, path: Path) -> list[Path]:
     names = [name for name in TITLES if all(name in one for one in series)]
     if not names:
         return []
@@ -57,7 +57,7 @@ def _load(series: list[Curves], labels: list[str], path: Path) -> list[Path]:
                 _line(panel, one[name], i, label)
             panel.set(title=TITLES[name], ylabel="requests", ylim=(0, None))
         axes[-1, 0].set(xlabel="time since the first arrival (s)", xlim=(0, None))
-        fig.suptitle(f"{labels[0]} and {labels[1]}: load over time", fontsize=10)
+        heading(fig, f"{labels[0]} and {labels[1]}: load over time", what)
         legend(fig, 2)
     return [path.with_suffix(".png")]
 

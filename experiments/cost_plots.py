@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 
 from experiments.config import RunConfig
 from experiments.cost_measures import Iteration, Peaks, iteration, peaks
-from experiments.curves import legend
-from experiments.style import BLUE, VERMILION, Line, figure, log_where_wide
+from experiments.style import BLUE, VERMILION, Line, figure, heading, legend, log_where_wide
 
 MOST_PROMPT = 8192
 MOST_ROWS = 1024
@@ -37,7 +36,9 @@ def plot_cost(run: RunConfig, path: Path) -> Path:
         legend(fig, 4)
         gpus = run.settings.engine.tensor_parallel_size
         name = f"{run.pieces.platform.model.name} on {f'{gpus} x ' if gpus > 1 else ''}{run.pieces.platform.gpu.name}"
-        fig.suptitle(f"{name}: one iteration by the cost model {run.pieces.cost_model().name}", fontsize=10)
+        model = run.pieces.cost_model()
+        bound = ", a lower bound on time" if model.is_bound else ""
+        heading(fig, f"{name}: one iteration by the cost model {model.name}{bound}")
     return path.with_suffix(".png")
 
 

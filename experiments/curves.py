@@ -1,12 +1,9 @@
-"""The curves that figures are made of: distributions, step functions of time, and their legend."""
+"""The curves that figures are made of: distributions and step functions of time."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from experiments.style import Floats, Line, log_where_wide, time_unit
 
@@ -69,13 +66,3 @@ def steps(axis: Axes, time: Floats, value: Floats, colour: str) -> bool:
     axis.fill_between(edges, closed(least), closed(most), step="post", color=colour, alpha=0.3, linewidth=0)
     axis.step(edges, closed(mean), where="post", color=colour, linewidth=0.9)
     return True
-
-
-def legend(fig: Figure, columns: int) -> None:
-    """One legend below all axes, where it covers no data, with each label once."""
-    entries: dict[str, Any] = {}
-    for panel in fig.axes:
-        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, handle)
-    if entries:
-        fig.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns, handlelength=3.2)

@@ -7,11 +7,24 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from experiments.curves import BINS, SHARE, distribution, ecdf, legend, steps
+from experiments.curves import BINS, SHARE, distribution, ecdf, steps
+from experiments.labels import run_label, subtitle
+from experiments.rates import is_unstable
 from experiments.results import Result
-from experiments.style import BLUE, GREEN, VERMILION, Floats, figure, line_style, log_where_wide, time_unit
+from experiments.style import (
+    BLUE,
+    GREEN,
+    VERMILION,
+    Floats,
+    figure,
+    heading,
+    legend,
+    line_style,
+    log_where_wide,
+    time_unit,
+)
 from experiments.sweep_plots import plot_sweep
-from experiments.tables import compact, run_label
+from experiments.tables import compact
 from simulator.clock import NS_PER_MS, NS_PER_S
 from simulator.metrics import request_table
 from simulator.plan import DECODE, EXTEND, MIXED
@@ -25,15 +38,16 @@ SCATTER = 3000  # points per forward mode
 
 def plot_run(log: RunLog, result: Result, out_dir: Path | str) -> list[Path]:
     """The figures of one run: latency distributions, load over time, iteration times. Returns the PNG files."""
-    folder, title = Path(out_dir), run_label(result)
+    folder, title, what = Path(out_dir), run_label(result), subtitle([result])
+    caution = " (its queue grew until the last arrived)" if is_unstable(result) else ""
     return [
-        _latency(log, title, folder / "latency"),
-        _load(log, title, folder / "load"),
-        _iterations(log, title, folder / "iterations"),
+        _latency(log, title + caution, what, folder / "latency"),
+        _load(log, title, what, folder / "load"),
+        _iterations(log, title, what, folder / "iterations"),
     ]
 
 
-def _latency(log: RunLog, title: str, path: Path) -> Path:
+def _latency(log: RunLog, title: str, what: str, path: Path) -> Path:
     table = request_table(log)
     done = table["finished"]
     late = log.info.get("respond_at") == "batch_end"
@@ -49,7 +63,7 @@ def _latency(log: RunLog, title: str, path: Path) -> Path:
             _mark_percentiles(panel, values)
         axes[0][0].set_ylabel(SHARE)
         note = ", answered when their batch ends" if late else ""
-        fig.suptitle(f"{title}: latencies of {int(done.sum()):,} requests{note}", fontsize=10)
+        heading(fig, f"{title}: latencies of {int(done.sum()):,} requests{note}", what)
     return path.with_suffix(".png")
 
 
@@ -61,7 +75,7 @@ def _mark_percentiles(panel: Axes, values: Floats) -> None:
     panel.set_title(f"{panel.get_title('left')}\np50 {compact(points[0])} {unit}, p99 {compact(points[1])} {unit}")
 
 
-def _load(log: RunLog, title: str, path: Path) -> Path:
+def _load(log: RunLog, title: str, what: str, path: Path) -> Path:
     series = queue_series(log)
     blocks = log.info.get("num_gpu_blocks")
     time, kv_time = series["time_ns"] / NS_PER_S, series["kv_time_ns"] / NS_PER_S
@@ -76,11 +90,11 @@ def _load(log: RunLog, title: str, path: Path) -> Path:
             axis.set(title=name, ylabel=unit, ylim=(0, None))
         axes[-1, 0].set(xlabel="time since the start of the run (s)", xlim=(0, max(time[-1], kv_time[-1])))
         note = f" (line: mean, band: least to most, of each 1/{BINS} of the time)" if any(binned) else ""
-        fig.suptitle(f"{title}: load over time{note}", fontsize=10)
+        heading(fig, f"{title}: load over time{note}", what)
     return path.with_suffix(".png")
 
 
-def _iterations(log: RunLog, title: str, path: Path) -> Path:
+def _iterations(log: RunLog, title: str, what: str, path: Path) -> Path:
     it = log.iterations
     took = (it["end_ns"] - it["start_ns"]) / NS_PER_MS
     tokens = it["prefill_tokens"] + it["decode_seqs"] + it["padding_tokens"]
@@ -105,5 +119,5 @@ def _iterations(log: RunLog, title: str, path: Path) -> Path:
         left.set(title="Distribution", xlabel="iteration time (ms)", ylabel="iterations at or below (%)", ylim=(0, 103))
         right.set(title="Against size", xlabel="tokens computed, padding included", ylabel="iteration time (ms)")
         legend(fig, 1)
-        fig.suptitle(f"{title}: iteration times by forward mode", fontsize=10)
+        heading(fig, f"{title}: iteration times by forward mode", what)
     return path.with_suffix(".png")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from experiments.labels import RATES, line_names, run_label, sim_value
 from experiments.results import Result, finite
-from experiments.tables import RATES, line_name, run_label, sim_value
 
 
 def rate_of(result: Result) -> float | None:
@@ -31,10 +31,10 @@ def swept(result: Result, key: str) -> float | None:
 
 
 def lines_of(results: Sequence[Result], apart: Sequence[str] = RATES) -> dict[str, list[Result]]:
-    """Runs by what their labels share beside the keys `apart`, in the order given."""
+    """Runs that differ in the keys `apart` alone, by the name of their line, in the order given."""
     lines: dict[str, list[Result]] = {}
-    for result in results:
-        lines.setdefault(line_name(result, apart), []).append(result)
+    for name, result in zip(line_names(results, apart), results, strict=True):
+        lines.setdefault(name, []).append(result)
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ BLUE, VERMILION, GREEN, PURPLE, ORANGE, BLACK = "#0072B2", "#D55E00", "#009E73",
 _COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, BLACK)
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (1.5, 1.2)), (0, (8, 2)))
 _MARKERS = "os^DvPX"
+_HEADING, _LINE_IN = 9.5, 0.17  # a heading's font size in points, and the height of a line of text
+_CHARACTERS_PER_INCH = 12.5  # at that size
 
 _RC: dict[Any, Any] = {
     "axes.axisbelow": True,
@@ -69,6 +72,36 @@ def figure(path: Path, rows: int, columns: int, width: float, height: float, **o
         fig.savefig(path.with_suffix(".png"), metadata={"Software": None})
         fig.set_layout_engine("none")  # keep the arrangement: finding it takes half of the time
         fig.savefig(path.with_suffix(".svg"), metadata={"Date": None, "Creator": None})
+
+
+def heading(fig: Figure, title: str, subtitle: str = "") -> None:
+    """A title and what was run above all axes, in as many lines as they need, the figure the taller for it."""
+    width = int(fig.get_figwidth() * _CHARACTERS_PER_INCH)
+    lines = [line for text in (title, subtitle) for line in textwrap.wrap(text, width, break_on_hyphens=False)]
+    fig.suptitle("\n".join(lines), fontsize=_HEADING)
+    fig.set_figheight(fig.get_figheight() + (len(lines) - 1) * _LINE_IN)
+
+
+def legend(fig: Figure, most_columns: int) -> None:
+    """One legend below all axes, where it covers no data, with each label once.
+
+    It has as many columns as fit, at most `most_columns`, and the figure grows by the lines after the first.
+    """
+    entries: dict[str, Any] = {}
+    for panel in fig.axes:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if not entries:
+        return
+    width = fig.get_figwidth()
+    names = ["\n".join(textwrap.wrap(name, int((width - 0.8) * _CHARACTERS_PER_INCH))) for name in entries]
+    for columns in range(min(most_columns, len(names)), 0, -1):
+        shown = fig.legend(list(entries.values()), names, loc="outside lower center", ncols=columns, handlelength=3.2)
+        size = shown.get_window_extent()
+        if size.width <= (width - 0.1) * fig.dpi or columns == 1:
+            fig.set_figheight(fig.get_figheight() + max(0.0, size.height / fig.dpi - 1.5 * _LINE_IN))
+            return
+        shown.remove()
 
 
 def time_unit(*values_ms: Floats) -> tuple[float, str]:

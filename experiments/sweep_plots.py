@@ -10,14 +10,26 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import StrMethodFormatter
 
-from experiments.curves import NAMES, SHARE, distribution, legend
+from experiments.curves import NAMES, SHARE, distribution
+from experiments.labels import run_labels, sim_value, subtitle, wrapped
 from experiments.latencies import latencies_ms
 from experiments.rates import is_unstable, lines_of, rate_lines, rate_of, swept
 from experiments.results import Result, finite
-from experiments.style import BLUE, GREEN, ORANGE, Floats, figure, line_style, log_where_wide, time_unit
-from experiments.tables import run_labels, sim_value
+from experiments.style import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    Floats,
+    figure,
+    heading,
+    legend,
+    line_style,
+    log_where_wide,
+    time_unit,
+)
 
 BUDGET = "max_num_batched_tokens"
+NAME_WIDTH = 32  # characters of a line beside bars
 
 
 def plot_sweep(results: Sequence[Result], out_dir: Path | str) -> list[Path]:
@@ -54,7 +66,7 @@ def _points(runs: Sequence[Result], x: str, y: str) -> Points:
 
 
 def _latency_against_rate(lines: dict[str, list[Result]], path: Path) -> Path:
-    runs = [run for line in lines.values() for run in line]
+    runs = _all(lines)
     kinds = [kind for kind in ("mean", "p99") if any(f"{kind}_e2el_ms" in run for run in runs)]
     with figure(path, len(kinds), 3, 9.6, 2.7 * len(kinds) + 0.8, sharex=True) as (fig, axes):
         for row, kind in zip(axes, kinds, strict=True):
@@ -66,7 +78,7 @@ def _latency_against_rate(lines: dict[str, list[Result]], path: Path) -> Path:
             panel.set_xlabel("request rate (requests/s)")
         _marks(axes[0][0], [_points(runs, "request_rate", "mean_e2el_ms") for runs in lines.values()])
         legend(fig, min(len(lines), 4))
-        fig.suptitle(f"Latency against request rate{_silent(lines)}", fontsize=10)
+        heading(fig, f"Latency against request rate{_silent(runs)}", subtitle(runs))
     return path.with_suffix(".png")
 
 
@@ -83,7 +95,7 @@ def _against_rate(panel: Axes, lines: dict[str, list[Result]], kind: str, name: 
 
 def _throughput_against_latency(lines: dict[str, list[Result]], path: Path) -> Path:
     rates = [rate for runs in lines.values() for rate in map(rate_of, runs) if rate is not None]
-    with figure(path, 1, 1, 6.4, 4.4) as (fig, axes):
+    with figure(path, 1, 1, 7.0, 4.4) as (fig, axes):
         panel = axes[0][0]
         series = {name: _points(runs, "mean_e2el_ms", "output_throughput") for name, runs in lines.items()}
         divisor, unit = time_unit(*(points.x for points in series.values()))
@@ -94,7 +106,7 @@ def _throughput_against_latency(lines: dict[str, list[Result]], path: Path) -> P
         _marks(panel, series.values())
         legend(fig, 2)
         span = f"from {min(rates):.3g} to {max(rates):.3g} requests/s along each line"
-        fig.suptitle(f"Throughput against latency, {span}", fontsize=10)
+        heading(fig, f"Throughput against latency, {span}", subtitle(_all(lines)))
     return path.with_suffix(".png")
 
 
@@ -137,7 +149,7 @@ def _against_budget(lines: dict[str, list[Result]], path: Path) -> Path:
             panel.set(title=title, xlabel="token budget of an iteration", ylabel=f"{label} ({unit})" if unit else label)
             panel.set_ylim(0, 1.08 * max(float(y.max()) for _, y in found.values()) / divisor)
         legend(fig, min(len(lines), 4))
-        fig.suptitle("Latency and throughput against the token budget (max_num_batched_tokens)", fontsize=10)
+        heading(fig, "Latency and throughput against the token budget (max_num_batched_tokens)", subtitle(_all(lines)))
     return path.with_suffix(".png")
 
 
@@ -145,14 +157,21 @@ def _streams(runs: Sequence[Result]) -> bool:
     return bool(sim_value(runs[0], "respond_at") != "batch_end")
 
 
-def _silent(lines: dict[str, list[Result]]) -> str:
-    names = [name for name, runs in lines.items() if not _streams(runs)]
+def _all(lines: dict[str, list[Result]]) -> list[Result]:
+    return [run for runs in lines.values() for run in runs]
+
+
+def _silent(results: Sequence[Result]) -> str:
+    names = dict.fromkeys(str(sim_value(run, "scheduler")) for run in results if not _streams([run]))
     return f" ({', '.join(names)}: no tokens before the batch ends, so no TPOT)" if names else ""
 
 
 def _overlaid(results: Sequence[Result], path: Path) -> list[Path]:
     """Distributions of all runs in the same axes; nothing where no run's latencies are on disk."""
-    runs = dict(zip(run_labels(results), results, strict=True))
+    runs = {
+        f"{name} (queue grew until the last arrived)" if is_unstable(run) else name: run
+        for name, run in zip(run_labels(results), results, strict=True)
+    }
     known = {name: latencies_ms(run) for name, run in runs.items()}
     for name, run in runs.items():
         if not _streams([run]):
@@ -166,31 +185,32 @@ def _overlaid(results: Sequence[Result], path: Path) -> list[Path]:
             distribution(panel, metric, [(c[metric], styles[n], n) for n, c in known.items() if metric in c])
         axes[0][0].set_ylabel(SHARE)
         legend(fig, min(len(runs), 4))
-        fig.suptitle(f"Latency distributions{_silent({name: [run] for name, run in runs.items()})}", fontsize=10)
+        heading(fig, f"Latency distributions{_silent(results)}", subtitle(results))
     return [path.with_suffix(".png")]
 
 
 def _slots(results: Sequence[Result], path: Path) -> Path:
     """What distributions don't show: throughput, and what the slots were used for."""
-    names = run_labels(results)
+    names = [wrapped(label, NAME_WIDTH) for label in run_labels(results)]
     rows = np.arange(len(results))[::-1]
-    with figure(path, 1, 2, 8.4, 0.42 * len(results) + 1.5, sharey=True) as (fig, axes):
+    row_in = 0.27 + 0.15 * max(map(len, names))
+    with figure(path, 1, 2, 8.4, row_in * len(results) + 1.5, sharey=True) as (fig, axes):
         left, right = axes[0]
         rates = np.array([finite(r.get("output_throughput")) or 0.0 for r in results])
         left.barh(rows, rates, height=0.6, color=BLUE)
         for row, rate in zip(rows, rates, strict=True):
             left.text(rate, row, f" {rate:,.0f}", va="center", fontsize=8)
         left.set(title="Throughput", xlabel="output tokens per second", xlim=(0, rates.max() * 1.15 or 1))
-        left.set_yticks(rows, names)
+        left.set_yticks(rows, ["\n".join(lines) for lines in names])
         useful = np.array([100 * (finite(sim_value(r, "utilisation", "useful_slots")) or 0.0) for r in results])
         right.barh(rows, useful, height=0.6, color=GREEN, label="computing a token")
         right.barh(rows, 100 - useful, left=useful, height=0.6, color=ORANGE, hatch="///", edgecolor="white",
                    linewidth=0, label="held without computing")  # fmt: skip
         for row, share in zip(rows, useful, strict=True):
             right.text(1, row, f"{share:.0f} %", va="center", fontsize=8, color="white")
-        right.set(title="Slots held", xlabel="% of slots x iterations", xlim=(0, 100))
+        right.set(title="Slots held", xlabel="% of slots held x iterations", xlim=(0, 100))
         for panel in (left, right):
             panel.grid(visible=False, axis="y")
         legend(fig, 2)
-        fig.suptitle("Throughput and use of slots", fontsize=10)
+        heading(fig, "Throughput and use of slots", subtitle(results))
     return path.with_suffix(".png")

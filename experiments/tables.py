@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from experiments.labels import line_name, row_names, run_labels, sim_value
 from experiments.results import Result, finite
 from simulator.metrics import LATENCIES
 
@@ -30,41 +30,13 @@ _TOTALS = (
     ("Peak concurrent requests:", "max_concurrent_requests"),
     ("Total token throughput (tok/s):", "total_token_throughput"),
 )
-RATES = ("request_rate", "time_scale")  # words of a label that set the rate
-
-
-def sim_value(result: Result, *keys: str) -> Any:
-    """What the `sim` block holds below `keys`; None where it doesn't (vLLM's files have none)."""
-    inner: Any = result.get("sim")
-    for key in keys:
-        inner = inner.get(key) if isinstance(inner, dict) else None
-    return inner
-
-
-def run_label(result: Result) -> str:
-    """What to call a run beside others: its label, else its scheduler, else its back end or file."""
-    choices = (result.get("label"), sim_value(result, "scheduler"), result.get("backend"), result.get("name"))
-    return str(next(filter(None, choices), "run"))
-
-
-def line_name(result: Result, apart: Sequence[str] = RATES) -> str:
-    """What a run's label says beside the keys `apart`: runs of one line in a figure share it."""
-    words = [word for word in run_label(result).split(", ") if word.partition("=")[0] not in apart]
-    return ", ".join(words) or str(sim_value(result, "scheduler") or result.get("backend"))
-
-
-def run_labels(results: Sequence[Result]) -> list[str]:
-    """The labels of runs, told apart where they are equal: by request rate, else by number."""
-    labels = [run_label(result) for result in results]
-    if len(set(labels)) < len(labels):
-        labels = [f"{label} @ {result.get('request_rate')}/s" for label, result in zip(labels, results, strict=True)]
-    if len(set(labels)) < len(labels):
-        labels = [f"{label} ({i})" for i, label in enumerate(labels, start=1)]
-    return labels
 
 
 def console_block(result: Result) -> str:
-    """The ` Serving Benchmark Result ` block, line for line as `vllm bench serve` prints it."""
+    """The ` Serving Benchmark Result ` block, line for line as `vllm bench serve` prints it, and what it doesn't say.
+
+    Latencies that tell the run's length have GROWS behind them; those of tokens that nobody saw are `n/a`.
+    """
     lines = [f"{' Serving Benchmark Result ':=^50}"]
     for label, key in _TOTALS:
         value = finite(result.get(key))
@@ -77,10 +49,11 @@ def console_block(result: Result) -> str:
         suffix = f"_{metric}_ms"
         percentiles = [key.removesuffix(suffix) for key in result if key.startswith("p") and key.endswith(suffix)]
         for name in ("mean", "median", *percentiles):
-            value = finite(result.get(name + suffix))
-            shown = f"{'n/a':<10}" if value is None else f"{value:<10.2f}"
+            value = None if is_unseen(result, suffix) else finite(result.get(name + suffix))
+            grows = f" ({GROWS})" if is_unsettled(result, suffix) else ""
+            shown = f"{'n/a':<10}" if value is None else f"{f'{value:.2f}{grows}':<10}"
             lines.append(f"{f'{name.capitalize()} {metric.upper()} (ms):':<40} {shown}")
-    return "\n".join([*lines, "=" * 50])
+    return "\n".join([*lines, "=" * 50, *cautions([result])])
 
 
 GROWS = "grows"  # in place of a latency that depends on how long the run was
@@ -89,37 +62,48 @@ Column = tuple[str, str, Callable[[Result], Any]]
 _COLUMNS: tuple[Column, ...] = (
     ("req/s", "", lambda r: r.get("request_throughput")),
     ("tok/s", "", lambda r: r.get("output_throughput")),
-    ("TTFT ms", "mean", lambda r: _settled(r, "mean_ttft_ms")),
-    ("", "p99", lambda r: _settled(r, "p99_ttft_ms")),
-    ("TPOT ms", "mean", lambda r: _streamed(r, "mean_tpot_ms")),
-    ("ITL ms", "p99", lambda r: _streamed(r, "p99_itl_ms")),
-    ("E2EL ms", "mean", lambda r: _settled(r, "mean_e2el_ms")),
+    ("TTFT ms", "mean", lambda r: shown_latency(r, "mean_ttft_ms")),
+    ("", "p99", lambda r: shown_latency(r, "p99_ttft_ms")),
+    ("TPOT ms", "mean", lambda r: shown_latency(r, "mean_tpot_ms")),
+    ("ITL ms", "p99", lambda r: shown_latency(r, "p99_itl_ms")),
+    ("E2EL ms", "mean", lambda r: shown_latency(r, "mean_e2el_ms")),
     ("pre-", "empted", lambda r: sim_value(r, "preemptions")),
     ("busy", "%", lambda r: _percent(sim_value(r, "utilisation", "busy"))),
-    ("slots", "%", lambda r: _percent(sim_value(r, "utilisation", "useful_slots"))),
+    ("rows", "live%", lambda r: _percent(sim_value(r, "utilisation", "useful_slots"))),
     ("KV", "%", lambda r: _percent(sim_value(r, "kv_usage", "mean"))),
 )
 
 
+WIDTH = 100  # columns of a terminal
+_LEAST_NAME = 16  # columns for the name of a run, at least
+
+
 def comparison_table(results: Sequence[Result]) -> str:
-    """One row per run, at most 100 columns wide, with notes where numbers need them."""
+    """One row per run, at most WIDTH columns wide, with notes where numbers need them."""
     head = [["", *(top for top, _, _ in _COLUMNS)], ["run", *(below for _, below, _ in _COLUMNS)]]
-    body = [
-        [_title(label), *(compact(value(result)) for _, _, value in _COLUMNS)]
-        for label, result in zip(run_labels(results), results, strict=True)
-    ]
+    cells = [[compact(value(result)) for _, _, value in _COLUMNS] for result in results]
+    note = "tok/s: output tokens. rows: that compute a live token, of those held. KV: blocks taken, mean over time."
+    return "\n".join([*_table(head, results, cells), note, *cautions(results)])
+
+
+def _table(head: list[list[str]], results: Sequence[Result], cells: list[list[str]]) -> list[str]:
+    """A table with the runs' names in front, and a line on what those leave out."""
+    others = [[*row[1:]] for row in head] + cells
+    room = WIDTH - sum(2 + max(map(len, column)) for column in zip(*others, strict=True))
+    names, note = row_names(results, max(room, _LEAST_NAME))
+    body = []
+    for (first, *more), row in zip(names, cells, strict=True):
+        body += [[first, *row], *([line, *[""] * len(row)] for line in more)]
     lines = aligned([*head, *body])
     lines.insert(2, "-" * max(map(len, lines)))
-    return "\n".join([*lines, *_notes(results)])
+    return [*lines, *([note] if note else [])]
 
 
-def _notes(results: Sequence[Result]) -> list[str]:
-    notes = [
-        "tok/s: output tokens. slots: rows that compute a live token, of those held. KV: blocks taken, mean over time."
-    ]
-    late = dict.fromkeys(line_name(result) for result in results if _answers_late(result))
-    if late:
-        notes.append(f"{', '.join(late)}: answered when the batch ends, so TTFT is E2EL and no tokens are streamed.")
+def cautions(results: Sequence[Result]) -> list[str]:
+    """A line for whatever numbers of these runs need to be read with."""
+    notes = []
+    if late := _named(results, answers_late):
+        notes.append(f"{late}: answered when the batch ends, so TTFT is E2EL and no tokens are streamed.")
     for label, result in zip(run_labels(results), results, strict=True):
         reasons = sim_value(result, "rejected")
         if isinstance(reasons, dict) and reasons:
@@ -128,10 +112,20 @@ def _notes(results: Sequence[Result]) -> list[str]:
             notes.append(f"{label}: {result['failed']} failed")
     if any(sim_value(r, "unstable") for r in results):
         notes.append(f"{GROWS}: with the queue, until the last request arrived. Such a latency tells the run's length.")
+    if at_once := _named(results, lambda r: "sim" in r and r.get("request_rate") == "inf"):
+        notes.append(f"{at_once}: all requests arrive at once, so TTFT and E2EL grow with their number.")
     bounds = {sim_value(r, "cost_model") for r in results if sim_value(r, "cost_kind") == "bound"}
     if bounds:
         notes.append(f"Times from {', '.join(sorted(map(str, bounds)))} are a lower bound, not an estimate.")
     return notes
+
+
+def _named(results: Sequence[Result], which: Callable[[Result], bool]) -> str:
+    """Those of `results`, by name; "every run" where it is all of several."""
+    found = [result for result in results if which(result)]
+    if len(found) == len(results) > 1:
+        return "every run"
+    return ", ".join(dict.fromkeys(map(line_name, found)))
 
 
 _WASTE = (
@@ -150,29 +144,38 @@ _WASTE = (
 def waste_rows(results: Sequence[Result]) -> str:
     """What slot time and KV memory went to, a row per run, in per cent that add up to 100 for each."""
     head = [["", *(top for top, _, _ in _WASTE)], ["% of the whole run", *(below for _, below, _ in _WASTE)]]
-    body = []
-    for label, result in zip(run_labels(results), results, strict=True):
+    cells = []
+    for result in results:
         shares = [_percent(sim_value(result, "waste", key)) for _, _, key in _WASTE]
-        body.append([_title(label), *("-" if share is None else f"{share:.1f}" for share in shares)])
-    lines = aligned([*head, *body])
-    lines.insert(2, "-" * max(map(len, lines)))
+        cells.append(["-" if share is None else f"{share:.1f}" for share in shares])
     notes = (
-        "waiting: for the batch, done or passed over. again: prefill after a preemption. reserved: and not used.",
-        "blocks: the rest of last blocks.",
+        "slots: of all, all the time; a table's `live%` is of rows held. waiting: for the batch, done or passed over.",
+        "again: prefill after a preemption. reserved: and not used. blocks: the rest of last blocks.",
     )
-    return "\n".join([*lines, *notes])
+    return "\n".join([*_table(head, results, cells), *notes])
 
 
-def _answers_late(result: Result) -> bool:
+def answers_late(result: Result) -> bool:
+    """Whether a run's requests were answered when their batch ended."""
     return bool(sim_value(result, "respond_at") == "batch_end")
 
 
-def _settled(result: Result, key: str) -> Any:
-    return GROWS if sim_value(result, "unstable") else result.get(key)
+def is_unseen(result: Result, key: str) -> bool:
+    """Whether `key` is a time between tokens of a run that streams none."""
+    return key.endswith(("_tpot_ms", "_itl_ms")) and answers_late(result)
 
 
-def _streamed(result: Result, key: str) -> Any:
-    return None if _answers_late(result) else result.get(key)
+def is_unsettled(result: Result, key: str) -> bool:
+    """Whether `key` is a latency of a run whose queue grew until the last request arrived, so that it tells the run's
+    length; see `experiments.stability`."""
+    return key.endswith(("_ttft_ms", "_e2el_ms")) and sim_value(result, "unstable") is True
+
+
+def shown_latency(result: Result, key: str) -> Any:
+    """A latency as a table shows it: GROWS or None where its number would mislead."""
+    if is_unsettled(result, key):
+        return GROWS
+    return None if is_unseen(result, key) else result.get(key)
 
 
 def _percent(share: Any) -> float | None:
@@ -198,9 +201,3 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
         lines.append("  ".join([row[0].ljust(widths[0]), *cells]).rstrip())
     return lines
-
-
-def _title(label: str, width: int = 24) -> str:
-    """A label for a table: rates as `8/s`, and shortened in its middle, as labels differ at their ends."""
-    text = re.sub(r"\brequest_rate=([0-9.e+]+)", r"\1/s", label)
-    return text if len(text) <= width else f"{text[: width // 2 - 2]}…{text[-(width - width // 2 + 1) :]}"

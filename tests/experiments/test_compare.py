@@ -53,11 +53,37 @@ def test_what_was_run_differently_is_stated(tmp_path: Path) -> None:
     b = result(tmp_path / "b", "static", config_hash="ffffffffffff", request_rate=5.0)
     b["sim"]["version"] = "9.9"
     lines = compare([a, b])["differences"]
-    assert "config_hash differs: 0123456789ab, ffffffffffff" in lines
+    assert "scheduler differs: chunked, static" in lines
+    assert not any("config_hash" in line for line in lines)  # what differs is known by name
     assert "request_rate differs: inf, 5.0" in lines
     assert f"version differs: {a['sim']['version']}, 9.9" in lines
     assert not compare([a, a])["differences"]
-    assert "config_hash differs" in compare_table([a, b])
+    assert "scheduler differs" in compare_table([a, b])
+    (tmp_path / "b" / "config.resolved.yaml").unlink()
+    assert "config_hash differs: 0123456789ab, ffffffffffff" in compare([a, b])["differences"]
+
+
+def test_equal_labels_are_told_apart_by_the_keys_that_differ(tmp_path: Path) -> None:
+    text = "engine: {{max_num_batched_tokens: {}, max_num_seqs: 16}}\nname: x{}\n"
+    a, b = (result(tmp_path / str(n), config_yaml=text.format(n, n), config_hash=str(n)) for n in (512, 2048))
+    got = compare([a, b])
+    assert (got["a"], got["b"]) == ("chunked, max_num_batched_tokens=512", "chunked, max_num_batched_tokens=2048")
+    assert "engine.max_num_batched_tokens differs: 512, 2048" in got["differences"]
+    assert not any("name" in line or "seqs" in line for line in got["differences"])
+    head = compare_table([a, b]).split("duration")[0]
+    assert {"max_num_batched_tokens=512", "max_num_batched_tokens=2048"} <= set(head.split())
+
+
+def test_a_growing_queue_and_unseen_tokens_are_no_numbers_to_compare(tmp_path: Path) -> None:
+    a, b = result(tmp_path / "a"), result(tmp_path / "b", "static")
+    a["sim"]["unstable"], b["sim"]["unstable"] = False, True
+    rows = {line.split()[0]: line.split()[1:] for line in compare_table([a, b]).splitlines()}
+    assert rows["mean_ttft_ms"][1:] == ["grows", "-"]
+    assert "mean_tpot_ms" not in rows
+    assert "mean_itl_ms" not in rows
+    notes = "\n".join(compare([a, b])["notes"])
+    assert "static: answered when the batch ends" in notes
+    assert "grows: with the queue" in notes
 
 
 def test_a_file_without_a_sim_block_compares_over_what_is_shared(tmp_path: Path) -> None:
@@ -71,6 +97,8 @@ def test_a_file_without_a_sim_block_compares_over_what_is_shared(tmp_path: Path)
 
 def test_the_table_takes_any_number_from_two(tmp_path: Path) -> None:
     many = [result(tmp_path / name, name) for name in runs.SCHEDULERS]
+    for one in many:
+        one["sim"]["unstable"] = False
     header, *rows = compare_table(many).splitlines()
     assert header.split() == ["metric", "static", "continuous", "diff", "%", "chunked", "diff", "%"]
     row = next(row for row in rows if row.startswith("mean_e2el_ms"))

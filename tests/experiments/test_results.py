@@ -266,9 +266,11 @@ def test_latencies_come_from_the_table_beside_the_result(tmp_path: Path) -> None
 def test_the_console_block_is_vllms(tmp_path: Path) -> None:
     log = runs.make_log()
     result = write_result(tmp_path, log, runs.make_context(request_rate=20.0, percentiles=(99,), slo={"ttft": 500}))
-    lines = console_block(result).splitlines()
+    result["sim"]["unstable"] = False
+    block, after = console_block(result).split("\n" + "=" * 50 + "\n")
+    lines = block.splitlines()
+    assert after == "chunked: rejected 1 (exceeds_max_model_len)"
     assert lines[0] == "============ Serving Benchmark Result ============"
-    assert lines[-1] == "=" * 50
     assert "Successful requests:                     59        " in lines
     assert "Failed requests:                         1         " in lines
     assert "Request rate configured (RPS):           20.00     " in lines
@@ -278,6 +280,23 @@ def test_the_console_block_is_vllms(tmp_path: Path) -> None:
     assert labels[-12:] == [f"{n} {m} (ms)" for m in ("TTFT", "TPOT", "ITL", "E2EL") for n in ("Mean", "Median", "P99")]
     assert f"{summary(log)['p99_ttft_ms']:.2f}" in next(line for line in lines if "P99 TTFT" in line)
     assert "Request goodput (req/s):" in console_block(result)
+
+
+def test_the_block_of_an_overloaded_batch_says_what_its_latencies_are(tmp_path: Path) -> None:
+    text = console_block(write(tmp_path, "static", cost_is_bound=True))
+    mean = next(line for line in text.splitlines() if line.startswith("Mean TTFT"))
+    assert mean.endswith("(grows)")
+    assert "Mean TPOT (ms):                          n/a" in text
+    assert "Mean ITL (ms):                           n/a" in text
+    for note in ("grows: with the queue", "answered when the batch ends", "lower bound", "arrive at once"):
+        assert note in text
+
+
+def test_rows_whose_requests_arrive_at_once_are_named(tmp_path: Path) -> None:
+    one, other = write(tmp_path / "a", request_rate=5.0), write(tmp_path / "b", label="burst")
+    assert "burst: all requests arrive at once" in comparison_table([one, other])
+    assert "every run: all requests arrive at once" in comparison_table([other, other])
+    assert "at once" not in comparison_table([one])
 
 
 def test_the_comparison_table_fits_and_says_what_misleads(tmp_path: Path) -> None:
@@ -294,6 +313,19 @@ def test_the_comparison_table_fits_and_says_what_misleads(tmp_path: Path) -> Non
 def test_runs_with_one_label_are_told_apart(tmp_path: Path) -> None:
     same = [write(tmp_path / str(rate), request_rate=rate) for rate in (1.0, 2.0)]
     text = comparison_table(same)
-    assert "chunked @ 1.0/s" in text
-    assert "chunked @ 2.0/s" in text
-    assert "chunked @ 1.0/s (2)" in comparison_table([same[0], same[0]])
+    assert "chunked @ 1/s" in text
+    assert "chunked @ 2/s" in text
+    assert "chunked (2)" in comparison_table([same[0], same[0]])
+
+
+def test_long_names_stay_apart_and_the_table_fits(tmp_path: Path) -> None:
+    labels = [f"max_num_seqs={a}, max_num_batched_tokens={b}" for a in (16, 32) for b in (512, 2048)]
+    base = write(tmp_path)
+    lines = comparison_table([{**base, "label": label} for label in labels]).splitlines()
+    assert [line.split("  ")[0] for line in lines[3:7]] == ["16, 512", "16, 2048", "32, 512", "32, 2048"]
+    assert "run: max_num_seqs, max_num_batched_tokens." in lines
+    mixed = [labels[0], "a label of quite another kind, of two parts and more than anything in width"]
+    lines = comparison_table([{**base, "label": label} for label in mixed]).splitlines()
+    assert max(map(len, lines[:8])) <= 100
+    names = "".join(line[:20].strip() for line in lines[3:9])
+    assert "max_num_batched_tokens=512" in names

@@ -9,24 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 
 from simulator.decodeset import DecodeSet
-from simulator.flight import Flight, apart, drop_token, with_riders
+from simulator.flight import Flight, Rectangle, apart, drop_token, with_riders
 from simulator.kv import KvMemory
 from simulator.plan import BatchShape, IterationPlan, Limits, Slice
 from simulator.recorder import ADMIT, PREEMPT, REJECT, RELEASE, Recorder
-from simulator.request import (
-    DECODING,
-    FINISHED,
-    FINISHING,
-    PREEMPTED,
-    PREFILLING,
-    REJECTED,
-    WAITING,
-    Sequence,
-)
+from simulator.request import DECODING, FINISHED, FINISHING, PREEMPTED, PREFILLING, REJECTED, WAITING, Sequence
 from simulator.schedulers.base import Scheduler
 from simulator.waiting import WaitingQueue
-
-_NOBODY: list[Sequence] = []
 
 
 class Batch:
@@ -47,14 +36,13 @@ class Batch:
         self.version = 0
         self.barren_tokens = 0  # computed since a token last came out
         self._holds = scheduler.holds_slots
-        self._requeues_last = scheduler.requeues_last
-        self._drops = scheduler.drops_in_flight
+        self._requeues_last, self._drops = scheduler.requeues_last, scheduler.drops_in_flight
         self.airborne: Flight | None = None
         self._answers_late = scheduler.respond_at == "batch_end"
         self._admissions = 0
         self._last_decode = -1  # latest iteration with decode rows
         self._unsettled = -2  # last iteration of what runs now, if anything does
-        self._padded_len = 0  # tokens per row of a padded batch
+        self._rectangle = Rectangle()  # that a padded batch fills
 
     def arrive(self, seq: Sequence) -> None:
         """`seq` joins the waiting queue."""
@@ -76,7 +64,8 @@ class Batch:
             self._preempt(victim, now_ns)
         flight = Flight(self.recorder.num_iterations, self.version)
         flight.order = plan.order
-        rows, riders = plan.decode, _NOBODY
+        rows = plan.decode
+        riders: Seq[Sequence] = ()
         if rows is not self.decoding and rows and self.airborne:
             rows, riders = apart(rows)
         live, context, longest = self._decode(rows, flight)
@@ -84,10 +73,9 @@ class Batch:
         shape = BatchShape(chunks, live, context, longest)
         if riders:
             shape = with_riders(shape, riders, self.kv)
-        slots = len(self.running)
-        padding = 0
+        slots, padding = len(self.running), 0
         if self._holds and (live or chunks):
-            shape, padding = self._pad(shape, slots, tokens)
+            shape, padding = self._rectangle.pad(shape, slots, tokens)
         flight.shape = shape
         flight.row = (len(chunks), tokens, pairs, padding, live, context, slots, self.kv.total - self.kv.free)
         flight.repeatable = plan.decode is self.decoding and not chunks and not plan.preempt and not flight.finishing
@@ -181,14 +169,6 @@ class Batch:
         if len(flight.finishing) > 1:
             flight.finishing.sort(key=lambda seq: seq.admission)  # engines free in the order of the running list
 
-    def _pad(self, shape: BatchShape, rows: int, tokens: int) -> tuple[BatchShape, int]:
-        """(the rectangle that is computed, tokens in it that nobody needs): every row as long as the longest."""
-        if shape.prefill:
-            length = self._padded_len = max(new for new, _ in shape.prefill)
-            return BatchShape(((length, 0),) * rows), rows * length - tokens
-        length = self._padded_len = self._padded_len + 1
-        return BatchShape((), rows, rows * length, length), rows - shape.decode_seqs
-
     def _admit(self, seq: Sequence, now_ns: int) -> None:
         self.waiting._leave(seq)
         found = self.kv.admit(seq)
@@ -233,8 +213,6 @@ class Batch:
         self.waiting._arrive(seq, front=not self._requeues_last)
         self.recorder.events.extend((now_ns, PREEMPT, seq.index, self.recorder.num_iterations))
 
-    # ---- it runs --------------------------------------------------------------------------------------------------
-
     def steps_left(self) -> int:
         """Decode iterations that can follow a repeatable one before a sequence finishes or blocks run out."""
         return self.kv.decode_steps(self.decoding, self.decoding.steps_to_finish())
@@ -252,9 +230,7 @@ class Batch:
         last = flight.iteration + steps
         flight.finishing = self._advance(steps, last)
         self._last_decode = last
-        self._padded_len += steps
-
-    # ---- it ends --------------------------------------------------------------------------------------------------
+        self._rectangle.length += steps
 
     def settle(self, flight: Flight, now_ns: int) -> list[Sequence]:
         """Tokens come out; finished sequences leave, or wait for their batch. Returns those that were answered."""

@@ -10,7 +10,6 @@ from simulator.plan import BatchShape
 from simulator.recorder import Recorder
 from simulator.request import DECODING, FINISHING, Sequence
 
-
 _NO_SHAPE = BatchShape()
 _NOBODY: dict[Sequence, int] = {}
 
@@ -36,6 +35,21 @@ class Flight:
         rows = dict.fromkeys((*self.completes, *self.finishing))
         place = {seq: i for i, seq in enumerate(self.order)}
         return sorted(rows, key=place.__getitem__) if place else list(rows)
+
+
+class Rectangle:
+    """What request-level batching computes: every row as long as the longest, `length` tokens of each so far."""
+
+    def __init__(self) -> None:
+        self.length = 0
+
+    def pad(self, shape: BatchShape, rows: int, tokens: int) -> tuple[BatchShape, int]:
+        """(the rectangle that is computed for `shape`, tokens in it that nobody needs)."""
+        if shape.prefill:
+            length = self.length = max(new for new, _ in shape.prefill)
+            return BatchShape(((length, 0),) * rows), rows * length - tokens
+        length = self.length = self.length + 1
+        return BatchShape((), rows, rows * length, length), rows - shape.decode_seqs
 
 
 def apart(rows: DecodeSet | Seq[Sequence]) -> tuple[list[Sequence], list[Sequence]]:

@@ -51,9 +51,14 @@ def difference(recorded: dict[str, Any], *, fast_forward: bool = True) -> str | 
     with _watching(scheduler) as seen:
         log = _run(recorded, scheduler, fast_forward=False)
     found = _steps_differ(log, seen, recorded["steps"]) or _results_differ(log, recorded)
-    if not found and fast_forward and _run(recorded, _scheduler(recorded), fast_forward=True).digest != log.digest:
+    if not found and fast_forward and run_of(recorded, fast_forward=True).digest != log.digest:
         return "fast-forward gives another log"
     return found
+
+
+def run_of(recorded: dict[str, Any], *, fast_forward: bool) -> RunLog:
+    """The recording's workload, served by `sglang`."""
+    return _run(recorded, _scheduler(recorded), fast_forward=fast_forward)
 
 
 def _scheduler(recorded: dict[str, Any]) -> Sglang:

@@ -9,6 +9,11 @@ from typing import Any
 
 import pytest
 import replay
+import replay_sglang
+
+from simulator.metrics import duration_ns
+from simulator.tokens import token_times
+from simulator.waste import slot_time
 
 HERE = Path(__file__).parent
 FILES = sorted((HERE / "sglang-0.5.23").glob("*.json.gz"))
@@ -61,3 +66,15 @@ def test_any_difference_of_a_result_is_found(tmp_path: Path, field: str) -> None
 def test_a_missing_step_is_found(tmp_path: Path) -> None:
     path = altered(tmp_path, "000_plain.json.gz", lambda data: data["steps"].pop())
     assert replay.replay(path) == "295 steps, recorded 294"
+
+
+@pytest.mark.parametrize("name", ["013_tight_kv", "017_lpm_tight", "020_priority", "037_tight_kv", "022_ignore_eos"])
+def test_tokens_that_are_lost_and_rows_for_nobody_leave_the_accounts_straight(name: str) -> None:
+    """Every request has its tokens once, its time is in one state or another, and slot time adds up."""
+    (file,) = (path for path in FILES if path.name.startswith(f"{name}_overlap"))
+    log = replay_sglang.run_of(json.loads(gzip.decompress(file.read_bytes())), fast_forward=True)
+    s = log.sequences
+    assert [len(token_times(log, row)) for row in range(len(log.ids))] == s["output_tokens"].tolist()
+    spent = s["queued_ns"] + s["prefill_ns"] + s["decode_ns"] + s["preempted_ns"]
+    assert (spent == s["finish_ns"] - s["arrival_ns"]).all()
+    assert sum(slot_time(log)) == log.info["max_num_seqs"] * duration_ns(log)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import os
@@ -43,8 +44,12 @@ def main(arguments: list[str] | None = None) -> int:
         with contextlib.suppress(OSError, ValueError, io.UnsupportedOperation):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except SystemExit as error:  # argparse's --help
-        return int(error.code or 0)
+    except SystemExit as error:
+        *_, last = traceback.extract_tb(error.__traceback__)
+        if last.filename == argparse.__file__:  # --help
+            return int(error.code or 0)
+        print(f"servesim: {last.filename}:{last.lineno}: SystemExit: {error.code}: left the program", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("servesim: interrupted; finished runs are kept", file=sys.stderr)
         return 130

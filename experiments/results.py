@@ -1,22 +1,26 @@
 """A run's results on disk and back; also reads measured runs: of `vllm bench serve`, of SGLang, of a server's log.
 
-A folder is complete once `meta.json` is there, which is written last and lists every file with its size, so an
-interrupted write never looks complete.
+A folder is complete once `meta.json` is there, which is written last and lists every file with its size and SHA-256:
+neither an interrupted write nor a result that was changed afterwards looks complete. It also says what code made the
+result and which figures belong to it, for `outdated`: whether a result can stand for running it again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from experiments.measured import find_run, from_sglang, is_measured, is_number, is_sglang, load_measured
+from experiments.provenance import code_sha256, sha256
 from experiments.records import Result, RunContext, iterations_csv, requests_csv, result_fields
 from simulator import __version__
 from simulator.errors import ConfigError
@@ -28,8 +32,11 @@ __all__ = [
     "RunContext",
     "finite",
     "is_complete",
+    "keep_figures",
     "load_result",
     "load_results",
+    "naming",
+    "outdated",
     "write_result",
 ]
 
@@ -50,19 +57,23 @@ TOTALS = (
 NUMBERS = ("input_lens", "output_lens", "start_times", "ttfts", "latencies")
 ARRAYS = (*NUMBERS, "itls", "errors", "queue_times")
 REQUIRED = ("duration", "completed", "request_throughput", "output_throughput")
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # what a junk meta.json raises
 
 
-def write_result(out_dir: Path | str, log: RunLog, context: RunContext) -> Result:
+def write_result(
+    out_dir: Path | str, log: RunLog, context: RunContext, modules: Mapping[str, str] | None = None
+) -> Result:
     """Write the run's folder and return `name`, `out_dir` and the fields of `result.json`.
 
-    Other files in the folder stay. Each file appears whole or not at all.
+    `modules` are the SHA-256 of the user's modules that the run drew on, by path. Other files in the folder stay. Each
+    file appears whole or not at all.
     """
     folder = Path(out_dir)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / META).unlink(missing_ok=True)
     now = datetime.now().astimezone()
     fields = result_fields(log, context, now)
-    sizes = {
+    files = {
         CONFIG: _write(folder / CONFIG, context.config_yaml),
         REQUESTS: _write(folder / REQUESTS, requests_csv(log)),
         ITERATIONS: _write(folder / ITERATIONS, iterations_csv(log)),
@@ -73,23 +84,78 @@ def write_result(out_dir: Path | str, log: RunLog, context: RunContext) -> Resul
         "wall_s": context.wall_s,
         "servesim": __version__,
         "commit": _commit(),
+        "code": code_sha256(),
+        "modules": dict(modules or {}),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": dict(context.versions),
-        "files": sizes,
+        "files": files,
     }
     _write(folder / META, json.dumps(meta, indent=1))
     return {"name": context.name, "out_dir": str(folder), **fields}
 
 
+def keep_figures(out_dir: Path | str, figures: Iterable[Path]) -> None:
+    """Note in `meta.json` that the run's figures are drawn: from now on the run isn't done without them."""
+    folder = Path(out_dir)
+    meta = json.loads((folder / META).read_text())
+    listed = {one.name: {"bytes": one.stat().st_size, "sha256": sha256(one)} for one in figures}
+    _write(folder / META, json.dumps({**meta, "figures": listed}, indent=1))
+
+
 def is_complete(out_dir: Path | str) -> bool:
-    """Whether a run's folder holds everything that `write_result` put there."""
+    """Whether a run's folder holds everything that `write_result` put there, as it was."""
     folder = Path(out_dir)
     try:
-        files = json.loads((folder / META).read_text())["files"]
-        return all((folder / name).stat().st_size == size for name, size in files.items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return _holds(folder, json.loads((folder / META).read_text())["files"])
+    except _UNREADABLE:
         return False
+
+
+def outdated(out_dir: Path | str, *, figures: bool) -> str | None:
+    """Why the result in a run's folder can't stand for running it again, in a few words; None where it can.
+
+    It can't where its files aren't as they were, where another version of this program's code or of the user's modules
+    made it, or where its `figures` are wanted and not there.
+    """
+    folder = Path(out_dir)
+    try:
+        meta = json.loads((folder / META).read_text())
+        if not _holds(folder, meta["files"]):
+            return "its files aren't as they were written"
+        if meta["code"] != code_sha256():
+            return "servesim's code has changed since"
+        if changed := [path for path, known in meta["modules"].items() if not _is(Path(path), known)]:
+            return f"{', '.join(changed)} changed since"
+        if figures and not ("figures" in meta and _holds(folder, meta["figures"])):
+            return "its figures are missing"
+    except _UNREADABLE:
+        return "it is incomplete"
+    return None
+
+
+def _holds(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether these files are there as `meta.json` lists them; sizes first, as they cost nothing."""
+    listed = [(folder / name, entry["bytes"], entry["sha256"]) for name, entry in files.items()]
+    sizes = all(path.is_file() and path.stat().st_size == size for path, size, _ in listed)
+    return sizes and all(_is(path, known) for path, _, known in listed)
+
+
+def _is(path: Path, known: str) -> bool:
+    try:
+        return sha256(path) == known
+    except OSError:
+        return False
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Within it, an OSError that doesn't say where, as that of a full disk, says `path`."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def load_result(path: Path | str) -> Result:
@@ -105,7 +171,7 @@ def load_result(path: Path | str) -> Result:
         if not (given / RESULT).is_file():
             raise ConfigError(f"{given}: no {RESULT} in this folder")
         if not is_complete(given):
-            raise ConfigError(f"{given}: incomplete, as its run was interrupted; run it again")
+            raise ConfigError(f"{given}: incomplete, as its run was interrupted, or changed since; run it again")
     file = given / RESULT if given.is_dir() else given
     fields = _parsed(file)
     fields = _checked(file, from_sglang(fields) if is_sglang(fields) else fields)
@@ -198,16 +264,17 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _write(path: Path, text: str) -> int:
-    """Write `path` in one step and return its size in bytes."""
+def _write(path: Path, text: str) -> dict[str, Any]:
+    """Write `path` in one step and return what `meta.json` says of it."""
     data = text.encode()
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        unfinished.write_bytes(data)
-        os.replace(unfinished, path)
+        with naming(path):
+            unfinished.write_bytes(data)
+            os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
-    return len(data)
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def _commit() -> str | None:

@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,15 +17,16 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from experiments.blame import outside_named
 from experiments.build import Workload, kv_memory, limits, machine, reserved_of, slots_of, workload
 from experiments.config import Plan, RunConfig
-from experiments.pieces import Pieces
+from experiments.provenance import user_modules
 from experiments.records import RunContext
 from experiments.resolved import resolved_text
-from experiments.results import is_complete, load_result, write_result
+from experiments.results import keep_figures, load_result, naming, outdated, write_result
 from simulator.clock import NS_PER_S, ns_from_us
 from simulator.cluster import run as simulate
-from simulator.errors import ConfigError, PolicyError, SimError
+from simulator.errors import ConfigError, SimError, UserError
 from simulator.recorder import RunLog
 from simulator.request import Request
 
@@ -43,33 +43,64 @@ class Outcome:
     skipped: bool
 
 
-def run_plan(plan: Plan, results_dir: Path, *, force: bool, say: Callable[[str], None]) -> Iterator[Outcome]:
+def run_plan(
+    plan: Plan,
+    results_dir: Path,
+    *,
+    force: bool,
+    say: Callable[[str], None],
+    failed: Callable[[RunConfig, SimError], None] | None = None,
+) -> Iterator[Outcome]:
     """Run everything in `plan` in order, each result written as soon as it is there.
 
-    A run whose folder is complete is skipped unless `force`. `say` gets a line per notice. Raises what the config,
-    the trace or a policy is at fault for; runs finished by then are kept.
+    A run whose folder holds what running it again would give is skipped unless `force`. `say` gets a line per notice.
+    Raises what the config, the trace or a policy is at fault for; runs finished by then are kept. With `failed`, a run
+    that fails is told to it instead, and the others go on; traces that can't be read are still raised, before any run.
     """
-    for run in _first_of_each_file(plan.runs):
-        if force or not is_complete(results_dir / run.folder):
-            workload(run.settings)
+    due = {run.folder: why for run, why in unfinished(plan, results_dir, force=force)}
+    _check_files([run for run in plan.runs if run.folder in due])
     for i, run in enumerate(plan.runs, start=1):
         out_dir = results_dir / run.folder
         title = run.label or run.settings.name
-        if not force and is_complete(out_dir):
+        if run.folder not in due:
             say(f"{title}: complete already, skipped ({out_dir}; --force runs it again)")
             kept = {**load_result(out_dir), "name": run.settings.name, "label": run.label or None}
             yield Outcome(run, out_dir, kept, skipped=True)
             continue
-        yield Outcome(run, out_dir, execute(run, out_dir, f"{title} ({i}/{len(plan.runs)})"), skipped=False)
+        if due[run.folder] and out_dir.exists():
+            say(f"{title}: run again, as {due[run.folder]} ({out_dir})")
+        try:
+            result = execute(run, out_dir, f"{title} ({i}/{len(plan.runs)})")
+        except SimError as error:
+            if failed is None:
+                raise
+            failed(run, error)
+            continue
+        yield Outcome(run, out_dir, result, skipped=False)
 
 
-def _first_of_each_file(runs: list[RunConfig]) -> list[RunConfig]:
-    """One run per trace and way of reading it: what can't be read is said before anything runs."""
+def unfinished(plan: Plan, results_dir: Path, *, force: bool) -> list[tuple[RunConfig, str]]:
+    """The runs of `plan` that have to run, each with why a result that is there doesn't do; all of them by `force`."""
+    if force:
+        return [(run, "") for run in plan.runs]
+    reasons = ((run, outdated(results_dir / run.folder, figures=run.settings.figures is True)) for run in plan.runs)
+    return [(run, why) for run, why in reasons if why is not None]
+
+
+def _check_files(runs: list[RunConfig]) -> None:
+    """Read one run per trace and way of reading it: what can't be read is said, all of it, before anything runs."""
     first: dict[tuple[Any, ...], RunConfig] = {}
     for run in runs:
         if (trace := run.settings.trace) is not None:
             first.setdefault((trace.path, trace.format, trace.unit, trace.zero_output, trace.strict), run)
-    return list(first.values())
+    faults = []
+    for run in first.values():
+        try:
+            workload(run.settings)
+        except UserError as error:
+            faults += error.faults
+    if faults:
+        raise ConfigError(list(dict.fromkeys(faults)))
 
 
 def execute(run: RunConfig, out_dir: Path, title: str = "") -> dict[str, Any]:
@@ -79,24 +110,28 @@ def execute(run: RunConfig, out_dir: Path, title: str = "") -> dict[str, Any]:
     Raises ConfigError where not one request completed, with the reasons counted.
     """
     load = workload(run.settings)
+    with outside_named(run.pieces):  # ahead of the simulation: what a cost model lacks shall not cost an hour
+        context = _context(run, load)
     started = time.perf_counter()
     with _progress_bar(title, len(load.requests)) as progress:
         log = simulate_run(run, load.requests, progress)
-    wall_s = time.perf_counter() - started
+    context = replace(context, wall_s=time.perf_counter() - started)
     _check_completed(run, log)
-    context = replace(_context(run, load, wall_s), reserved=reserved_of(run, log, load.requests))
-    result = write_result(out_dir, log, context)
+    context = replace(context, reserved=reserved_of(run, log, load.requests))
+    result = write_result(out_dir, log, context, user_modules((run.pieces.scheduler_class, run.pieces.cost_class)))
     if run.settings.figures is True:
         from experiments.plots import plot_run
 
-        plot_run(log, result, out_dir)
+        with naming(out_dir):
+            drawn = plot_run(log, result, out_dir)
+            keep_figures(out_dir, [file for png in drawn for file in (png, png.with_suffix(".svg"))])
     return result
 
 
 def simulate_run(run: RunConfig, requests: list[Request], progress: Progress | None = None) -> RunLog:
     """The RunLog of `run` over `requests`. Raises PolicyError, naming it, where an outside policy fails."""
     settings, pieces = run.settings, run.pieces
-    try:
+    with outside_named(pieces):
         return simulate(
             requests,
             scheduler=pieces.scheduler(),
@@ -108,34 +143,6 @@ def simulate_run(run: RunConfig, requests: list[Request], progress: Progress | N
             async_scheduling=settings.engine.async_scheduling,
             on_progress=progress,
         )
-    except SimError:
-        raise
-    except Exception as error:
-        if (place := _outside_place(error, pieces)) is None:
-            raise
-        raise PolicyError(f"{place}: {type(error).__name__}: {error}") from error
-
-
-def _outside_place(error: Exception, pieces: Pieces) -> str | None:
-    """Where in a user's own scheduler or cost model `error` was raised; None where it is ours."""
-    for kind, cls in (("scheduler", pieces.scheduler_class), ("cost model", pieces.cost_class)):
-        module = sys.modules.get(cls.__module__)
-        if cls.__module__.startswith("simulator.") or module is None:
-            continue
-        for frame in reversed(_frames(error)):
-            if frame.filename == getattr(module, "__file__", None):
-                return f"{kind} {cls.__module__}:{cls.__qualname__} ({frame.filename}:{frame.lineno})"
-    return None
-
-
-def _frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The stack of `error` and of what caused it: SimPy raises a copy of what a process has raised."""
-    frames: list[traceback.FrameSummary] = []
-    cause: BaseException | None = error
-    while cause is not None:
-        frames += traceback.extract_tb(cause.__traceback__)
-        cause = cause.__cause__
-    return frames
 
 
 def write_sweep(plan: Plan, results_dir: Path, results: list[dict[str, Any]]) -> Path:
@@ -150,7 +157,8 @@ def write_sweep(plan: Plan, results_dir: Path, results: list[dict[str, Any]]) ->
     if plan.runs[0].settings.figures:
         from experiments.plots import plot_sweep
 
-        plot_sweep(results, folder)
+        with naming(folder):
+            plot_sweep(results, folder)
     return folder
 
 
@@ -163,13 +171,14 @@ def _summary_row(result: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _replacing(path: Path) -> Iterator[TextIO]:
     """A file that takes the place of `path` once it is whole."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with unfinished.open("w", newline="") as file:
-            yield file
-        unfinished.replace(path)
+        with naming(path):
+            with partial.open("w", newline="") as file:
+                yield file
+            partial.replace(path)
     finally:
-        unfinished.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 def _check_completed(run: RunConfig, log: RunLog) -> None:
@@ -180,7 +189,8 @@ def _check_completed(run: RunConfig, log: RunLog) -> None:
     raise ConfigError(f"{run.label or run.settings.name}: no request completed, of {len(log.ids)}: {counted}")
 
 
-def _context(run: RunConfig, load: Workload, wall_s: float) -> RunContext:
+def _context(run: RunConfig, load: Workload) -> RunContext:
+    """What is known of a run before it: all but how long it takes and what it reserves."""
     settings, cost_model = run.settings, run.pieces.cost_model()
     profile = getattr(cost_model, "profile", None)
     return RunContext(
@@ -190,7 +200,7 @@ def _context(run: RunConfig, load: Workload, wall_s: float) -> RunContext:
         seed=settings.seed,
         model_id=run.pieces.platform.model.name,
         request_rate=load.request_rate,
-        wall_s=wall_s,
+        wall_s=0.0,
         burstiness=None if settings.load is None or settings.load.requests else settings.load.burstiness,
         label=run.label or None,
         slo={name: ms for name, ms in settings.slo.model_dump().items() if ms is not None} or None,

@@ -15,8 +15,10 @@ import yaml
 
 from experiments import run as running
 from experiments.build import workload
+from experiments.cli import main
 from experiments.config import Plan, RunConfig, load
 from experiments.faults import known_keys
+from experiments.results import load_result
 from experiments.run import execute, run_plan, simulate_run, write_sweep
 from simulator import costs, plugins, schedulers
 from simulator.errors import ConfigError, MissingError, PolicyError, UserError
@@ -448,3 +450,187 @@ def test_gpu_local_asks_torch(tmp_path: Path) -> None:
     else:
         with pytest.raises(MissingError, match="no CUDA device"):
             resolve(tmp_path, SYNTHETIC, "gpu=local")
+
+
+# ---- resuming: what lies there is kept only where running again would give the same
+
+
+def again(tmp_path: Path, text: str, *overrides: str) -> tuple[list[bool], list[str]]:
+    return run_all(resolve(tmp_path, text, *overrides), tmp_path / "r")
+
+
+def test_a_result_of_other_code_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert again(tmp_path, SYNTHETIC) == ([False], [])
+    assert again(tmp_path, SYNTHETIC)[0] == [True]
+    monkeypatch.setattr("experiments.results.code_sha256", lambda: "other")
+    skipped, (line,) = again(tmp_path, SYNTHETIC)
+    assert skipped == [False]
+    assert line.startswith("base: run again, as servesim's code has changed since (")
+    assert again(tmp_path, SYNTHETIC)[0] == [True]
+
+
+def test_a_module_that_a_scheduler_imports_is_part_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "drawn_on.py").write_text("N = 1\n")
+    source = (
+        "from drawn_on import N\nfrom simulator.schedulers.chunked import Chunked\nclass Mine(Chunked):\n    pass\n"
+    )
+    (tmp_path / "drawing.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    use = "scheduler=drawing:Mine"
+    assert again(tmp_path, SYNTHETIC, use)[0] == [False]
+    assert again(tmp_path, SYNTHETIC, use)[0] == [True]
+    (tmp_path / "drawn_on.py").write_text("N = 2\n")
+    skipped, (line,) = again(tmp_path, SYNTHETIC, use)
+    assert skipped == [False]
+    assert f"run again, as {tmp_path}/drawn_on.py changed since" in line
+    assert again(tmp_path, SYNTHETIC, use)[0] == [True]
+
+
+def test_an_edit_that_keeps_the_size_is_noticed(tmp_path: Path) -> None:
+    again(tmp_path, SYNTHETIC)
+    (table,) = (tmp_path / "r").rglob("requests.csv")
+    text = table.read_text()
+    table.write_text(text.replace("finished", "finishee"))
+    assert table.stat().st_size == len(text)
+    skipped, (line,) = again(tmp_path, SYNTHETIC)
+    assert skipped == [False]
+    assert "run again, as its files aren't as they were written" in line
+    assert table.read_text() == text
+
+
+@pytest.mark.parametrize("lost", ["latency.png", "load.svg"])
+def test_figures_that_are_lost_come_back(tmp_path: Path, lost: str) -> None:
+    with_figures = SYNTHETIC.replace("figures: false", "figures: true")
+    again(tmp_path, with_figures)
+    (figure,) = (tmp_path / "r").rglob(lost)
+    assert again(tmp_path, with_figures)[0] == [True]
+    figure.unlink()
+    load_result(figure.parent)  # is still a result
+    skipped, (line,) = again(tmp_path, with_figures)
+    assert skipped == [False]
+    assert "its figures are missing" in line
+    assert figure.is_file()
+
+
+def test_an_interrupt_while_figures_are_drawn_loses_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_figures = SYNTHETIC.replace("figures: false", "figures: true")
+    with monkeypatch.context() as patch:
+        patch.setattr("experiments.plots._load", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            again(tmp_path, with_figures)
+    assert again(tmp_path, with_figures)[0] == [False]
+    assert len(list((tmp_path / "r").rglob("*.png"))) == 3
+    assert again(tmp_path, with_figures)[0] == [True]
+
+
+def test_a_full_disk_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    run = one(tmp_path, SYNTHETIC)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(OSError, match="No space") as caught:
+            execute(run, tmp_path / "out")
+    assert caught.value.filename == str(tmp_path / "out" / "config.resolved.yaml")
+    monkeypatch.setattr("experiments.plots.plot_run", full)
+    with pytest.raises(OSError, match="No space") as caught:
+        execute(one(tmp_path, SYNTHETIC, "figures=true"), tmp_path / "out")
+    assert caught.value.filename == str(tmp_path / "out")
+
+
+def test_all_traces_that_cannot_be_read_are_said_at_once(tmp_path: Path) -> None:
+    for name in ("bad1.csv", "bad2.csv"):
+        (tmp_path / name).write_text(f"what,is,{name}\n1,2,3\n")
+    paths = ", ".join(f"{tmp_path}/{name}" for name in ("bad1.csv", "bad2.csv"))
+    with pytest.raises(UserError) as caught:
+        run_all(resolve(tmp_path, TRACE + f"sweep: {{trace.path: [{paths}]}}\n"), tmp_path / "r")
+    assert {name for fault in caught.value.faults for name in ("bad1", "bad2") if name in fault} == {"bad1", "bad2"}
+
+
+# ---- a sweep in which a run fails
+
+EMPTY_IN_THE_MIDDLE = "sweep={engine.max_model_len: [3500, 50, 4000]}"
+FAILING = """
+from simulator.schedulers.chunked import Chunked
+class Fails(Chunked):
+    def plan(self, view):
+        raise RuntimeError("no")
+"""
+
+
+def command(tmp_path: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    (tmp_path / "c.yaml").write_text(SYNTHETIC)
+    status = main(["run", str(tmp_path / "c.yaml"), "--out", str(tmp_path / "r"), *arguments])
+    return status, *capsys.readouterr()
+
+
+def test_a_sweep_goes_on_after_a_run_in_which_nothing_completes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = command(tmp_path, capsys, EMPTY_IN_THE_MIDDLE)
+    assert status == 2
+    assert "max_model_len=3500" in out
+    assert "max_model_len=4000" in out
+    assert len((tmp_path / "r" / "base" / "summary.csv").read_text().splitlines()) == 3
+    *_, last = err.splitlines()
+    assert last.startswith("max_model_len=50: no request completed, of 30: ")
+    status, out, err = command(tmp_path, capsys, EMPTY_IN_THE_MIDDLE, "--json")
+    assert status == 2
+    document = json.loads(out)
+    assert [run["label"] for run in document["runs"]] == ["max_model_len=3500", "max_model_len=4000"]
+    (error,) = document["errors"]
+    assert error == {"label": "max_model_len=50", "kind": "ConfigError", "exit_status": 2, "message": last}
+
+
+def test_a_policy_that_fails_is_the_worst_that_can_happen_to_a_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    monkeypatch.chdir(tmp_path)
+    sweep = "sweep={scheduler: [failing:Fails, chunked], engine.max_model_len: [50, 4000]}"
+    status, out, err = command(tmp_path, capsys, sweep, "--json")
+    assert status == 1
+    document = json.loads(out)
+    assert [run["sim"]["scheduler"] for run in document["runs"]] == ["chunked"]
+    assert [error["exit_status"] for error in document["errors"]] == [1, 1, 2]
+    assert "PolicyError: scheduler failing:Fails" in document["errors"][1]["message"]
+    assert err.splitlines()[-3:] == [error["message"] for error in document["errors"]]
+
+
+def test_a_sweep_of_failures_has_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = "sweep={engine.max_model_len: [50, 60]}"
+    status, out, err = command(tmp_path, capsys, sweep)
+    assert (status, out) == (2, "")
+    assert len([line for line in err.splitlines() if "no request completed" in line]) == 2
+    assert json.loads(command(tmp_path, capsys, sweep, "--json")[1])["runs"] == []
+
+
+def test_what_is_complete_needs_no_folder_that_can_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = "sweep={engine.max_num_seqs: [8, 16]}"
+    assert command(tmp_path, capsys, sweep)[0] == 0
+    table = command(tmp_path, capsys, sweep)[1]
+
+    def refuse(self: Path, *_: object, **__: object) -> None:
+        raise PermissionError(30, "Read-only file system", str(self))
+
+    for method in ("touch", "write_bytes", "replace"):
+        monkeypatch.setattr(Path, method, refuse)
+    status, out, err = command(tmp_path, capsys, sweep)
+    assert (status, out) == (0, table)
+    assert "Read-only file system; summary and figures in that folder stay as they were" in err.splitlines()[-1]
+    assert command(tmp_path, capsys, "engine.max_num_seqs=16")[0] == 0
+    assert command(tmp_path, capsys, "engine.max_num_seqs=17")[0] == 2
+
+
+@pytest.mark.parametrize("text", ["", " "])
+def test_a_folder_without_a_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    assert main(["run", "quickstart", "--out", text]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"servesim run: argument --out: {text!r} must name a folder; '.' is the current one\n"
+    )

@@ -30,7 +30,7 @@ from experiments.gantt_bars import (
     chart,
     unit_of,
 )
-from experiments.style import BLUE
+from experiments.style import BLUE, heading
 from simulator.recorder import RunLog
 
 WIDTH_IN, ROW_IN, FONT = 10.0, 0.27, 8.5
@@ -58,8 +58,9 @@ LOOKS = {
 }
 
 
-def gantt(logs: Sequence[tuple[str, RunLog]], slots: int | None = None) -> Figure:
-    """Runs with their titles, one above the other on one time axis; `slots` as in `gantt_bars.chart`.
+def gantt(logs: Sequence[tuple[str, RunLog]], slots: int | None = None, what: str = "") -> Figure:
+    """Runs with their titles, one above the other on one time axis, below a line that says `what` was run; `slots` as
+    in `gantt_bars.chart`.
 
     Raises ValueError where there is no run, or one that is too large to draw or served nothing.
     """
@@ -71,6 +72,8 @@ def gantt(logs: Sequence[tuple[str, RunLog]], slots: int | None = None) -> Figur
     heights = [ROW_IN * c.lanes for c in charts]
     with mpl.rc_context(_RC):
         fig = Figure(figsize=(WIDTH_IN, sum(heights) + 0.35 * len(charts) + 0.9), layout="constrained")
+        if what:
+            heading(fig, what, lines_in_figure=0)
         panels = fig.subplots(len(charts), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
         for axes, (title, _), one in zip(panels, logs, charts, strict=True):
             _panel(axes, one, size, makespan_ns)
@@ -88,14 +91,16 @@ def gantt(logs: Sequence[tuple[str, RunLog]], slots: int | None = None) -> Figur
     return fig
 
 
-def write_gantt(path_stem: Path | str, logs: Sequence[tuple[str, RunLog]], slots: int | None = None) -> list[Path]:
-    """Write `gantt(logs, slots)` as PNG and SVG, the same bytes for the same runs; returns both paths.
+def write_gantt(
+    path_stem: Path | str, logs: Sequence[tuple[str, RunLog]], slots: int | None = None, what: str = ""
+) -> list[Path]:
+    """Write `gantt(logs, slots, what)` as PNG and SVG, the same bytes for the same runs; returns both paths.
 
     `path_stem` is the path without a suffix. Raises ValueError as `gantt` does.
     """
     stem = Path(path_stem)
     files = [stem.with_name(stem.name + suffix) for suffix in (".png", ".svg")]
-    fig = gantt(logs, slots)
+    fig = gantt(logs, slots, what)
     stem.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(_RC):
         fig.savefig(files[0], dpi=150, metadata={"Software": None})

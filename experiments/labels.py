@@ -127,19 +127,26 @@ def _word(key: str, value: Any) -> str:
 def row_names(results: Sequence[Result], width: int) -> tuple[list[list[str]], str]:
     """(the lines of each run's name, no longer than `width`; what a note has to say of them, else "").
 
-    Rates read `8/s`. Where names are too long, they leave out keys that all have, which the note lists, and go on in
-    a further line; two that differ never read alike.
+    Rates read `8/s`. Where names are too long, they leave out the keys that all have, which the note lists, and go on
+    in a further line; two that differ never read alike.
     """
     names = [re.sub(r"(^|, )request_rate=([0-9.e+]+)(?=,|$)", r"\1\2/s", label) for label in run_labels(results)]
     note = ""
     if max(map(len, names)) > width:
-        split = [[re.fullmatch(r"(?:(\w+)=)?(.*)", word) for word in name.split(", ")] for name in names]
-        words = [[match.groups() for match in row if match] for row in split]
+        words = [[_key_and_value(word) for word in name.split(", ")] for name in names]
         keys = [key for key, _ in words[0]]
-        if any(keys) and all([key for key, _ in row] == keys for row in words):
+        if set(keys) - {"name", "rate"} and all([key for key, _ in row] == keys for row in words):
             names = [", ".join(value for _, value in row) for row in words]
-            note = f"run: {', '.join(key or 'name' for key in keys)}."
+            note = f"run: {', '.join(keys)}."
     return [wrapped(name, width) for name in names], note
+
+
+def _key_and_value(word: str) -> tuple[str, str]:
+    """A word of a label as `key=value`; what has no key is a name or a rate."""
+    key, _, value = word.partition("=")
+    if value and key.isidentifier():
+        return key, value
+    return ("rate" if re.fullmatch(r"[0-9.e+]+/s", word) else "name"), word
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -183,7 +190,7 @@ def _machine(result: Result) -> str:
 def _load(result: Result) -> str:
     settings = settings_of(result)
     name = _plain(settings.get("trace.path"))
-    if not name and "load.num_prompts" in settings:
+    if not name and any(key.startswith("load.") for key in settings):
         name = "listed requests" if settings.get("load.requests") else "synthetic load"
     count = finite(result.get("num_prompts"))
     return ", ".join(filter(None, (name, "" if count is None else f"{count:,} requests")))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from experiments.gantt import gantt_text, write_gantt
 from experiments.gantt_bars import MAX_SEQUENCES, MAX_SLOTS
+from experiments.labels import subtitle
 from experiments.replay import Runs
 
 MAX_PICTURES = 4
@@ -21,9 +22,9 @@ def drawable(runs: Runs) -> list[str]:
 
 def write_slots(runs: Runs, labels: list[str], folder: Path) -> list[Path]:
     """`gantt.png` and `.svg` in `folder`: the runs one above the other."""
-    return write_gantt(
-        folder / "gantt", [(_title(runs, label), runs.log(label)) for label in labels], _common(runs, labels)
-    )
+    logs = [(_title(runs, label), runs.log(label)) for label in labels]
+    what = subtitle([runs.result(label) for label in labels])
+    return write_gantt(folder / "gantt", logs, _common(runs, labels), what)
 
 
 def slots_text(runs: Runs, label: str) -> str:

@@ -74,12 +74,15 @@ def figure(path: Path, rows: int, columns: int, width: float, height: float, **o
         fig.savefig(path.with_suffix(".svg"), metadata={"Date": None, "Creator": None})
 
 
-def heading(fig: Figure, title: str, subtitle: str = "") -> None:
-    """A title and what was run above all axes, in as many lines as they need, the figure the taller for it."""
+def heading(fig: Figure, title: str, subtitle: str = "", lines_in_figure: int = 1) -> None:
+    """A title and what was run above all axes, in as many lines as they need.
+
+    The figure has room for `lines_in_figure` and grows by the others.
+    """
     width = int(fig.get_figwidth() * _CHARACTERS_PER_INCH)
     lines = [line for text in (title, subtitle) for line in textwrap.wrap(text, width, break_on_hyphens=False)]
     fig.suptitle("\n".join(lines), fontsize=_HEADING)
-    fig.set_figheight(fig.get_figheight() + (len(lines) - 1) * _LINE_IN)
+    fig.set_figheight(fig.get_figheight() + (len(lines) - lines_in_figure) * _LINE_IN)
 
 
 def legend(fig: Figure, most_columns: int) -> None:

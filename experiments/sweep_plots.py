@@ -36,8 +36,8 @@ def plot_sweep(results: Sequence[Result], out_dir: Path | str) -> list[Path]:
     """The figures of several runs together. Returns the PNG files.
 
     Where a line (a scheduler with its options) was run at several request rates: latency against rate, and
-    throughput against latency. Where token budgets differ: latency against budget. Otherwise distributions overlaid,
-    and throughput with the use of slots.
+    throughput against latency. Where all name their token budget: latency against that. Otherwise distributions
+    overlaid, and throughput with the use of slots.
     """
     folder, lines = Path(out_dir), rate_lines(results)
     if any(len({rate_of(result) for result in runs}) > 1 for runs in lines.values()):
@@ -45,7 +45,8 @@ def plot_sweep(results: Sequence[Result], out_dir: Path | str) -> list[Path]:
             _latency_against_rate(lines, folder / "latency_vs_rate"),
             _throughput_against_latency(lines, folder / "throughput_vs_latency"),
         ]
-    if len({swept(result, BUDGET) for result in results} - {None}) > 1:
+    budgets = {swept(result, BUDGET) for result in results}
+    if len(budgets) > 1 and None not in budgets:
         return [_against_budget(lines_of(results, (BUDGET,)), folder / "latency_vs_budget")]
     written = [_slots(results, folder / "throughput")] if any(sim_value(r, "utilisation") for r in results) else []
     return [*_overlaid(results, folder / "distributions"), *written]

@@ -75,11 +75,11 @@ _COLUMNS: tuple[Column, ...] = (
 
 
 WIDTH = 100  # columns of a terminal
-_LEAST_NAME = 16  # columns for the name of a run, at least
+_LEAST_NAME = 20  # columns for the name of a run, at least, even where the table gets wider for it
 
 
 def comparison_table(results: Sequence[Result]) -> str:
-    """One row per run, at most WIDTH columns wide, with notes where numbers need them."""
+    """One row per run, WIDTH columns wide or a few more, with notes where numbers need them."""
     head = [["", *(top for top, _, _ in _COLUMNS)], ["run", *(below for _, below, _ in _COLUMNS)]]
     cells = [[compact(value(result)) for _, _, value in _COLUMNS] for result in results]
     note = "tok/s: output tokens. rows: that compute a live token, of those held. KV: blocks taken, mean over time."

@@ -94,6 +94,13 @@ def test_a_subtitle_names_machine_workload_and_bound(tmp_path: Path) -> None:
     assert subtitle([{"backend": "openai"}]) == ""
 
 
+def test_a_subtitle_names_what_load_it_was(tmp_path: Path) -> None:
+    one = run(tmp_path / "a")
+    for load, name in (("{num_prompts: 5}", "synthetic load"), ("{requests: [{id: a}], repeat: 1}", "listed requests")):
+        (tmp_path / "a" / "config.resolved.yaml").write_text(f"load: {load}\n")
+        assert subtitle([one]).startswith(f"llama-3.1-8b; {name}, 2,000 requests")
+
+
 words = st.text("ab=_ ,1", min_size=1, max_size=60).map(str.strip).filter(bool)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from experiments.curves import BINS, STEPS, envelope
 from experiments.plots import plot_run, plot_sweep
 from experiments.results import write_result
-from experiments.style import figure, line_style, log_where_wide, time_unit
+from experiments.style import figure, heading, legend, line_style, log_where_wide, time_unit
 from simulator.recorder import RunLog
 
 
@@ -90,6 +90,56 @@ def test_several_rates_give_one_line_per_scheduler(tmp_path: Path) -> None:
         assert text in words(figures["latency_vs_rate"])
     assert "request_rate=" not in words(figures["latency_vs_rate"])
     assert "from 2 to 20 requests/s along each line" in words(figures["throughput_vs_latency"])
+
+
+def test_runs_of_unlike_configs_share_no_line(tmp_path: Path) -> None:
+    def one(name: str, rate: float, budget: int, label: str | None) -> dict[str, Any]:
+        text = f"trace: {{request_rate: {rate}}}\nengine: {{max_num_batched_tokens: {budget}}}\n"
+        return run(tmp_path / name, "chunked", rate, label=label, config_yaml=text)[1]
+
+    results = [one("a", 2.0, 2048, "chunked, request_rate=2"), one("b", 20.0, 2048, None), one("c", 20.0, 512, None)]
+    found = words(drawn(plot_sweep(results, tmp_path))["latency_vs_rate"])
+    assert "chunked, max_num_batched_tokens=2048" in found
+    assert "chunked, max_num_batched_tokens=512" in found
+
+
+def test_budgets_that_only_some_runs_name_are_no_axis(tmp_path: Path) -> None:
+    labels = ("max_num_batched_tokens=256", "max_num_batched_tokens=512", "other")
+    results = [run(tmp_path / label, label=label)[1] for label in labels]
+    assert list(drawn(plot_sweep(results[:2], tmp_path))) == ["latency_vs_budget"]
+    assert list(drawn(plot_sweep(results, tmp_path))) == ["distributions", "throughput"]
+
+
+def test_figures_name_what_was_run_and_what_a_growing_queue_means(tmp_path: Path) -> None:
+    text = "model: m\ngpu: a100-80gb\ntrace: {path: azure-2023-conv}\n"
+    log, result = run(tmp_path / "a", config_yaml=text, cost_is_bound=True, cost_model="roofline")
+    result["sim"]["unstable"] = True
+    for figures in (plot_run(log, result, tmp_path), plot_sweep([result, result], tmp_path)):
+        for svg in drawn(figures).values():
+            what = "llama-3.1-8b on a100-80gb; azure-2023-conv, 60 requests; roofline: lower bound on time"
+            assert what in " ".join(words(svg).split())
+    for name in ("latency", "distributions"):
+        text = " ".join(words((tmp_path / f"{name}.svg").read_text()).split())
+        assert "queue grew until the last arrived" in text
+
+
+@pytest.mark.parametrize("count", [1, 5, 30])
+@pytest.mark.parametrize("length", [4, 40, 300])
+def test_headings_and_legends_stay_inside_however_long(tmp_path: Path, count: int, length: int) -> None:
+    with figure(tmp_path / "x", 1, 1, 6.4, 3.0) as (fig, axes):
+        for i in range(count):
+            axes[0][0].plot([0, 1], [i, i], label=f"{i} " + ("word, " * length)[:length])
+        heading(fig, ("title " * length)[: length + 30], "what " * (length // 4))
+        legend(fig, 4)
+    fig.draw_without_rendering()
+    whole = fig.bbox
+    for part in (fig.legends[0], fig._suptitle):
+        box = part.get_window_extent()
+        assert whole.x0 - 1 <= box.x0
+        assert box.x1 <= whole.x1 + 1
+        assert whole.y0 - 1 <= box.y0
+        assert box.y1 <= whole.y1 + 1
+    assert axes[0][0].get_window_extent().height > 150  # of the plot itself, in hundredths of an inch
 
 
 def test_results_without_requests_on_disk_draw_what_they_can(tmp_path: Path) -> None:

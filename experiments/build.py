@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from experiments.config import RunConfig
 from experiments.schema import Load, Settings, Trace
 from simulator.clock import NS_PER_S, ns_from_ms
+from simulator.errors import UserError
 from simulator.kv import KvMemory, Reservation
 from simulator.plan import Limits
 from simulator.prefix import CachedPool
@@ -18,6 +18,9 @@ from simulator.request import Request
 from simulator.tokens import Ints
 from simulator.usage import Machine
 from simulator.waste import reserved_tokens
+
+if TYPE_CHECKING:
+    from experiments.config import RunConfig
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,13 @@ def limits(run: RunConfig) -> Limits:
 
 
 def kv_memory(run: RunConfig) -> KvMemory:
-    """Fresh KV memory for `run`."""
+    """Fresh KV memory for `run`; an oracle's where clients are said to know how long their answers get."""
     options = dict(run.pieces.options["kv"])
-    if run.settings.engine.enable_prefix_caching:
-        return CachedPool(run.memory.num_gpu_blocks, run.settings.engine.block_size)
     if run.settings.kv.name == "reserve":
         options["max_model_len"] = max_model_len(run)
-    memory: KvMemory = run.pieces.kv_class(run.memory.num_gpu_blocks, run.settings.engine.block_size, **options)
+    kind = CachedPool if run.settings.engine.enable_prefix_caching else run.pieces.kv_class
+    memory: KvMemory = kind(run.memory.num_gpu_blocks, run.settings.engine.block_size, **options)
+    memory.oracle = memory.oracle or run.settings.engine.max_tokens == "oracle"
     return memory
 
 
@@ -73,29 +76,35 @@ def reserved_of(run: RunConfig, log: RunLog, requests: list[Request]) -> Ints | 
 def workload(settings: Settings) -> Workload:
     """The requests of `settings`, with `max_tokens` as the engine's key says. Raises TraceError or ConfigError."""
     if settings.trace is not None:
-        base = _traced(settings.trace)
+        base = traced(settings.trace)
+        if isinstance(base, UserError):
+            raise base
     else:
         assert settings.load is not None, "a config without a workload passed validation"
         base = _listed(settings.load) if settings.load.requests else _synthesized(settings.load, settings.seed)
     return replace(base, requests=_with_max_tokens(base.requests, settings.engine.max_tokens))
 
 
-@functools.lru_cache(maxsize=2)
-def _traced(trace: Trace) -> Workload:
+@functools.lru_cache(maxsize=4)
+def traced(trace: Trace) -> Workload | UserError:
+    """The requests of a trace, or what is wrong with it or with the way it should be read."""
     from workloads import load_trace
 
-    loaded = load_trace(
-        trace.path,
-        format=trace.format,
-        unit=trace.unit,
-        block_size=trace.block_size,
-        zero_output=trace.zero_output,
-        strict=trace.strict,
-        limit=trace.limit,
-        window_s=trace.window_s,
-        time_scale=trace.time_scale,
-        request_rate=trace.request_rate,
-    )
+    try:
+        loaded = load_trace(
+            trace.path,
+            format=trace.format,
+            unit=trace.unit,
+            block_size=trace.block_size,
+            zero_output=trace.zero_output,
+            strict=trace.strict,
+            limit=trace.limit,
+            window_s=trace.window_s,
+            time_scale=trace.time_scale,
+            request_rate=trace.request_rate,
+        )
+    except UserError as error:
+        return error
     rate = loaded.info.request_rate
     return Workload(loaded.requests, loaded.info.as_dict(), math.inf if rate is None else rate)
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import io
 import os
 import sys
 import traceback
 from importlib import import_module
 
+from experiments.streams import document_alone, lenient_streams
 from simulator import __version__
 from simulator.errors import ConfigError, SimError, UserError
 from simulator.suggest import did_you_mean
@@ -33,11 +35,17 @@ COMMANDS = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command line and return its exit status."""
+    with lenient_streams():
+        return _main(sys.argv[1:] if arguments is None else arguments)
+
+
+def _main(arguments: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        status = _dispatch(sys.argv[1:] if arguments is None else arguments)
+        with document_alone() if "--json" in arguments else contextlib.nullcontext():
+            status = _dispatch(arguments)
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # the reader has enough (`| head`); Python would complain again at exit
@@ -55,13 +63,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     except UserError as error:
         for fault in error.faults:
-            print(" ".join(fault.split("\n")), file=sys.stderr)
+            print(_one_line(fault), file=sys.stderr)
         return error.exit_status
     except SimError as error:
-        print(f"servesim: {type(error).__name__}: {' '.join(str(error).split(chr(10)))}", file=sys.stderr)
+        print(f"servesim: {type(error).__name__}: {_one_line(str(error))}", file=sys.stderr)
         return error.exit_status
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
+        if not where and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            where = "writing results or figures: "
         print(f"servesim: {where}{error.strerror or error}", file=sys.stderr)
         return 2
     except Exception as error:
@@ -71,6 +81,12 @@ def main(arguments: list[str] | None = None) -> int:
         hint = "a bug in servesim; SERVESIM_DEBUG=1 shows where"
         print(f"servesim: defect: {type(error).__name__}: {text} ({hint})", file=sys.stderr)
         return 1
+
+
+def _one_line(text: str) -> str:
+    """A text of a head and a table as one line."""
+    head, *terms = (" ".join(line.split()) for line in text.splitlines() or [""])
+    return f"{head} {'; '.join(terms)}".strip()
 
 
 def _dispatch(arguments: list[str]) -> int:

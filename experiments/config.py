@@ -16,7 +16,7 @@ from experiments.faults import Faults
 from experiments.overrides import Draft, draft_of, parse_overrides
 from experiments.pieces import Pieces, check_pieces
 from experiments.resolved import pinned
-from experiments.rules import Unused, check_rules, unused_keys, without_unused
+from experiments.rules import Unused, check_rules, check_workload, unused_keys, without_unused
 from experiments.schema import Claim, Settings, is_word
 from experiments.sweep import Combination, expand
 from experiments.yamltext import read
@@ -100,7 +100,7 @@ def find(config: str) -> Path:
         return names[config]
     path = Path(config)
     looks_like_path = len(path.parts) > 1 or path.suffix in (".yaml", ".yml", ".json")
-    if path.exists() or (looks_like_path and path.stem not in names):
+    if path.exists() or path.is_symlink() or (looks_like_path and path.stem not in names):
         return path
     hint = did_you_mean(path.stem, names) or f"; shipped are {', '.join(names)}"
     raise ConfigError(f"{config}: neither a file nor a shipped config{hint}")
@@ -112,21 +112,15 @@ def load(config: str, override_texts: list[str]) -> Plan:
     draft = draft_of(read(path), path)
     overrides, faults = parse_overrides(override_texts)
     claims, unclear = _claims(draft)
-    faults += unclear
-    try:
-        combinations, notices = expand(draft, overrides)
-    except ConfigError as error:
-        raise ConfigError(faults + error.faults) from None
+    combinations, notices, wrong = expand(draft, overrides)
     default_name = path.stem if is_word(path.stem) else "run"
-    runs: list[RunConfig] = []
-    for combination in combinations:
-        try:
-            runs.append(_resolve(combination, default_name))
-        except ConfigError as error:
-            faults += error.faults
+    resolved = [_resolve(combination, default_name) for combination in combinations]
+    lines = sorted((line for one in resolved for line in one.faults), key=lambda line: line[0])
+    faults += [*unclear, *wrong, *(text for _, text in lines), *_faults_in_vain(resolved)]
     if faults:
         raise ConfigError(list(dict.fromkeys(faults)))
-    notices += _keys_in_vain(runs)
+    runs = [one.run for one in resolved if one.run is not None]
+    notices += [vain.notice for run in runs for vain in run.in_vain.values()]
     notices += [notice for run in runs for notice in run.notices]
     distinct = _distinct(runs, notices)
     if claims and not overrides:  # under overrides a claim may be about what isn't run now, and says so
@@ -145,13 +139,10 @@ def _claims(draft: Draft) -> tuple[list[Claim], list[str]]:
     return take_claims(draft)
 
 
-def _keys_in_vain(runs: list[RunConfig]) -> list[str]:
-    """Notices for given keys that some runs don't use. Raises ConfigError for those that no run uses."""
-    nowhere = [key for key in runs[0].in_vain if all(key in run.in_vain for run in runs)]
-    faults = [run.in_vain[key].fault for run in runs for key in nowhere if run.in_vain[key].fault]
-    if faults:
-        raise ConfigError(list(dict.fromkeys(faults)))
-    return [vain.notice for run in runs for vain in run.in_vain.values()]
+def _faults_in_vain(resolved: list[_Resolved]) -> list[str]:
+    """A fault for each given key that no run uses; where some do, it is a notice for the others."""
+    nowhere = [key for key in resolved[0].in_vain if all(key in one.in_vain for one in resolved)]
+    return [one.in_vain[key].fault for one in resolved for key in nowhere if one.in_vain[key].fault]
 
 
 def _distinct(runs: list[RunConfig], notices: list[str]) -> list[RunConfig]:
@@ -163,31 +154,42 @@ def _distinct(runs: list[RunConfig], notices: list[str]) -> list[RunConfig]:
     return list(first.values())
 
 
-def _resolve(combination: Combination, default_name: str) -> RunConfig:
+class _Resolved(NamedTuple):
+    """A combination, looked at: its run, None where it has faults (line, text)."""
+
+    run: RunConfig | None
+    in_vain: dict[str, Vain]
+    faults: list[tuple[int, str]]
+
+
+def _resolve(combination: Combination, default_name: str) -> _Resolved:
     draft = combination.draft
     faults = Faults(draft)
     settings = faults.validate(default_name)
     pieces = check_pieces(draft, settings, faults)
-    faults.throw()
-    assert settings is not None, "a failed check without a fault"
-    assert pieces is not None, "a failed look-up without a fault"
-    unused = unused_keys(settings, pieces)
-    settings = without_unused(settings.model_copy(update=pieces.replaced), unused)
+    sound = {
+        key: why
+        for key, why in unused_keys(settings, pieces).items()
+        if faults.sound(key, ".".join(why.because_of), *(("scheduler.name",) if key.startswith("engine.") else ()))
+    }
+    settings = without_unused(settings.model_copy(update=pieces.replaced), sound)
     memory, notices = check_rules(settings, pieces, faults)
-    faults.throw()
-    assert memory is not None, "a failed plan without a fault"
-    in_vain = {key: _vain(draft, faults, key, why) for key, why in unused.items() if _matters(draft, key)}
+    notices += check_workload(settings, pieces, faults)
     settings = pinned(settings, pieces, faults)
-    faults.throw()
-    effective, sources = _effective(draft, settings, pieces, set(unused))
-    return RunConfig(combination.label, settings, pieces, memory, effective, sources, notices, in_vain)
+    in_vain = {key: _vain(draft, faults, key, why) for key, why in sound.items() if _matters(draft, key)}
+    if faults or memory is None:
+        return _Resolved(None, in_vain, faults.lines)
+    effective, sources = _effective(draft, settings, pieces, set(sound))
+    run = RunConfig(combination.label, settings, pieces, memory, effective, sources, notices, in_vain)
+    return _Resolved(run, in_vain, [])
 
 
 def _matters(draft: Draft, key: str) -> bool:
     """Whether somebody gave `key` a value other than one that says nothing: null, 0, or a factor of one."""
-    section, name = key.split(".")
-    neutral = (None, 0) if section == "engine" else (None, 0, 1)
-    return draft.given(key) and draft.tree[section][name] not in neutral
+    section, _, name = key.partition(".")
+    neutral = (None, 0, 1) if section in ("load", "trace") else (None, 0)
+    value = draft.tree[section][name] if name and draft.given(key) else draft.tree.get(section)
+    return draft.given(key) and value not in neutral
 
 
 def _vain(draft: Draft, faults: Faults, key: str, why: Unused) -> Vain:
@@ -206,7 +208,7 @@ def _effective(
     effective: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for key, value in settings.model_dump().items():
-        if key in ("trace", "load") and value is None:
+        if (key in ("trace", "load") and value is None) or key in unused:
             continue
         if key in pieces.options:
             value = {"name": value["name"], **pieces.options[key]}

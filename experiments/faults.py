@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import copy
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -12,8 +12,9 @@ from pydantic_core import ErrorDetails
 
 from experiments.overrides import Draft
 from experiments.schema import SHORTHAND, Claim, Listed, Settings
-from experiments.yamltext import KeyPath, dotted
+from experiments.yamltext import KeyPath, dotted, shown
 from simulator.errors import ConfigError, UserError
+from simulator.specs import GPUS, MODELS
 from simulator.suggest import did_you_mean
 
 T = TypeVar("T")
@@ -44,9 +45,18 @@ class Faults:
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self.lines: list[tuple[int, str]] = []
+        self._broken: set[KeyPath] = set()
 
     def __bool__(self) -> bool:
         return bool(self.lines)
+
+    def sound(self, *keys: str) -> bool:
+        """Whether nothing at, inside or around these `key.path`s is at fault.
+
+        What keys mean to each other is asked of sound ones alone, so that one fault isn't followed by others.
+        """
+        paths = [tuple(key.split(".")) for key in keys]
+        return not any(a[: len(b)] == b[: len(a)] for a in paths for b in self._broken)
 
     def throw(self) -> None:
         """Raise ConfigError with every fault, in the order of the file, where there is any."""
@@ -56,6 +66,7 @@ class Faults:
     def add(self, path: KeyPath, rule: str) -> None:
         """The value at `path` breaks `rule`."""
         origin = self.draft.nearest(path)
+        self._broken.add(path)
         self.lines.append((origin.line if origin else 0, self.describe(path, rule)))
 
     def describe(self, path: KeyPath, rule: str) -> str:
@@ -65,7 +76,7 @@ class Faults:
         key = f"{dotted(path)} = {shown(self._value(path))}" if given else dotted(path)
         if origin is None:
             return f"{self.draft.source}: {key}: {rule}"
-        if origin.is_override and origin.where.removeprefix("override ").partition("=")[0] == dotted(path):
+        if origin.overrides(dotted(path)):
             return f"{origin.where}: {rule}"
         return f"{origin.where}: {key}: {rule}"
 
@@ -96,14 +107,23 @@ class Faults:
         origin = self.draft.nearest(own) if own and own[0] in self.draft.tree else None
         if origin is None or match is None:
             self.add(path, line)
-        elif origin.is_override and origin is self.draft.origin(own):
-            self.lines.append((origin.line, f"{origin.where}: {line[match.end() :]}"))
-        else:
-            self.lines.append((origin.line, f"{origin.where}: {line}"))
+            return
+        self._broken.add(own)
+        if origin.overrides(match[1]):  # which has said key and value already
+            rule = line[match.end() :]
+            line = rule.partition(": ")[2] or rule if match[0].endswith("= ") else rule
+        self.lines.append((origin.line, f"{origin.where}: {line}"))
 
-    def validate(self, default_name: str) -> Settings | None:
-        """The draft as Settings; None where a key is unknown, missing or of the wrong kind."""
-        return self.parse(Settings, {"name": default_name, **self.draft.tree})
+    def validate(self, default_name: str) -> Settings:
+        """The draft as Settings. What is unknown, missing or of the wrong kind becomes a fault, and is left out."""
+        tree = {"name": default_name, **self.draft.tree}
+        try:
+            return Settings.model_validate(tree)
+        except ValidationError as error:
+            details = error.errors(include_url=False)
+        for detail in details:
+            self.add(_path(detail), _rule(detail, _path(detail)))
+        return _mended(tree, details)
 
     def parse(self, model: type[Model], value: Any, at: KeyPath = ()) -> Model | None:
         """`value`, which lies at the path `at`, as `model`; None where it isn't one, with its faults collected."""
@@ -116,13 +136,31 @@ class Faults:
             return None
 
 
-def shown(value: Any) -> str:
-    """A value as YAML would have it, short."""
-    text = value if isinstance(value, str) and value else json.dumps(value, default=str)
-    if isinstance(value, str) and re.fullmatch(r"[-+.\d].*|true|false|null|~", value):
-        text = json.dumps(value)  # quoted, or it would look like what it isn't
-    text = text.replace("\n", "\\n")
-    return text if len(text) <= 60 else text[:57] + "..."
+def _mended(tree: dict[str, Any], details: list[ErrorDetails]) -> Settings:
+    """Settings from what of `tree` isn't at fault, for the checks that are left; nothing runs with them."""
+    tree = copy.deepcopy(tree)
+    needed = {"model": next(iter(MODELS)), "gpu": next(iter(GPUS))}
+    while True:
+        lost = [_leave_out(tree, _path(d)[:-1] if d["type"] == "missing" else _path(d)) for d in details]
+        if not any(lost) and needed.keys() <= tree.keys():
+            return Settings.model_validate(needed)
+        tree = {**needed, **tree}
+        try:
+            return Settings.model_validate(tree)
+        except ValidationError as error:
+            details = error.errors(include_url=False)
+
+
+def _leave_out(tree: dict[str, Any], path: KeyPath) -> bool:
+    """Take what lies at `path` out of `tree`, a list whole; whether there was anything."""
+    at: Any = tree
+    for depth, part in enumerate(path):
+        inner = at.get(part)
+        last = depth == len(path) - 1 or isinstance(path[depth + 1], int)
+        if last or not isinstance(inner, dict):
+            return at.pop(part, at) is not at
+        at = inner
+    return False
 
 
 def _path(detail: ErrorDetails) -> KeyPath:
@@ -151,6 +189,8 @@ def _rule(detail: ErrorDetails, path: KeyPath) -> str:
             return "must be text"
         case "list_type":
             return "must be a list"
+        case "tuple_type":
+            return "must be [from, to), two numbers"
         case "model_type" | "dict_type" | "model_attributes_type":
             word = f", or {SHORTHAND[str(path[-1])]}'s value alone" if path and path[-1] in SHORTHAND else ""
             return f"must be a mapping of keys{word}"

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 MAX_COUNT = 10**9
+MIN_BURSTINESS = 1e-3
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
@@ -68,6 +69,8 @@ def _burstiness(value: Any) -> float:
     number = float(_number(value))
     if number <= 0:
         raise _broken("must be above 0 (1 is Poisson), or inf for equal gaps")
+    if number < MIN_BURSTINESS:
+        raise _broken(f"must be at least {MIN_BURSTINESS:g}: below, gaps are too small for a float")
     return number
 
 

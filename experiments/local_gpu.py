@@ -18,7 +18,9 @@ def local_gpu() -> GpuSpec:
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError:
-        raise MissingError("gpu: local needs torch, which isn't installed: pip install 'servesim[calibrate]'") from None
+        raise MissingError(
+            "gpu: local needs torch, which isn't installed: pip install -e '.[calibrate]' in a clone"
+        ) from None
     if not torch.cuda.is_available():
         raise MissingError("gpu: local found no CUDA device on this machine; name a GPU (`servesim list gpus`)")
     properties = torch.cuda.get_device_properties(0)

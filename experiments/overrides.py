@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.schema import DEFAULT_NAMES, SHORTHAND
-from experiments.yamltext import Document, KeyPath, dotted, parse
+from experiments.yamltext import Document, KeyPath, dotted, parse, shown
 from simulator.errors import ConfigError
 
 
@@ -30,6 +30,10 @@ class Origin:
     def is_override(self) -> bool:
         """Whether the command line gave it."""
         return self.kind == "override"
+
+    def overrides(self, key: str) -> bool:
+        """Whether it is the override of just this `key.path`."""
+        return self.is_override and self.where.removeprefix("override ").partition("=")[0].strip() == key
 
 
 @dataclass
@@ -55,7 +59,7 @@ class Draft:
                 if not isinstance(part, int) or part >= len(at):
                     raise ConfigError(f"{dotted(path[:depth])} has the elements 0 to {len(at) - 1}, and not {part}")
             elif not isinstance(at, dict):
-                raise ConfigError(f"{dotted(path[:depth])} = {at!r} has no keys")
+                raise ConfigError(f"{dotted(path[:depth])} = {shown(at)} has no keys")
             if depth == len(path) - 1:
                 break
             if isinstance(at, dict) and isinstance(at.get(part), str) and part in SHORTHAND:
@@ -101,7 +105,7 @@ def draft_of(document: Document, path: Path) -> Draft:
     if document.value is None:
         raise ConfigError(f"{path}: empty; a config needs at least model, gpu and trace or load")
     if not isinstance(document.value, dict):
-        kind = "a list" if isinstance(document.value, list) else f"the value {document.value!r}"
+        kind = "a list" if isinstance(document.value, list) else f"the value {shown(document.value)}"
         raise ConfigError(f"{path}:1: {kind}, where a mapping of keys is expected")
     folder = path.resolve().parent
     origins = {p: Origin("file", f"{path}:{line}", line, folder) for p, line in document.lines.items()}
@@ -134,12 +138,15 @@ def parse_overrides(texts: list[str]) -> tuple[list[Override], list[str]]:
     """(`key.path=value` with a YAML value, each; a line per text that isn't one)."""
     overrides: list[Override] = []
     faults: list[str] = []
+    first: dict[tuple[str, ...], str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         keys = tuple(re.sub(r"\[(\d+)\]", r".\1", key.strip()).split("."))
         if not equals or not all(keys):
             faults.append(f"override {text}: must be key.path=value, as in engine.max_num_seqs=64")
             continue
+        if (earlier := first.setdefault(keys, text)) is not text:
+            faults.append(f"override {text}: {key} is given twice, first as {earlier}")
         try:
             overrides.append(Override(text, keys, parse(value, f"override {text}").value))
         except ConfigError as error:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from inspect import Parameter
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -28,6 +30,10 @@ _KV_GIVEN = {"num_gpu_blocks", "block_size", "max_model_len"}
 FILE_OPTIONS = {"profile", "collectives"}
 # The one question each of these answers: what a class must have to be one.
 _QUESTION = {"scheduler": "plan", "cost_model": "iteration_ns"}
+COST_MODEL = (
+    "a cost model is built as __init__(self, platform, **options), and has the attributes name (text) and is_bound"
+    " (whether its times are a lower bound)"
+)
 
 
 @dataclass
@@ -57,11 +63,11 @@ class Pieces:
         return self.cost_class(self.platform, **self.options["cost_model"])
 
 
-def check_pieces(draft: Draft, settings: Settings | None, faults: Faults) -> Pieces | None:
-    """Look everything up, even where other keys are at fault already; None where something can't be found."""
+def check_pieces(draft: Draft, settings: Settings, faults: Faults) -> Pieces:
+    """Look everything up and try to build it. In place of what is at fault stands a default, for the other checks."""
     finder = _Finder(draft, faults)
-    model = finder.spec("model", MODELS, get_model)
-    gpu = finder.spec("gpu", GPUS, _gpu_getter(finder))
+    model = finder.spec("model", MODELS, get_model) or next(iter(MODELS.values()))
+    gpu = finder.spec("gpu", GPUS, _gpu_getter(finder)) or next(iter(GPUS.values()))
     finder.trace(settings)
     finder.lengths(settings)
     found = {
@@ -69,30 +75,39 @@ def check_pieces(draft: Draft, settings: Settings | None, faults: Faults) -> Pie
         "cost_model": finder.named("cost_model", costs.BUILTIN, {"platform"}),
         "kv": finder.kv(),
     }
-    if settings is None or faults or model is None or gpu is None or any(f is None for f in found.values()):
-        return None
-    platform = faults.attempt(
-        ("engine", "tensor_parallel_size"),
-        lambda: Platform(model, gpu, settings.engine.tensor_parallel_size),
-    )
-    if platform is None:
-        return None
-    classes = {key: pair[0] for key, pair in found.items() if pair}
-    options = {key: pair[1] for key, pair in found.items() if pair}
+    ranks = settings.engine.tensor_parallel_size if faults.sound("model", "engine.tensor_parallel_size") else 1
+    platform = faults.attempt(("engine", "tensor_parallel_size"), lambda: Platform(model, gpu, ranks))
+    classes = {key: cls for key, (cls, _) in found.items()}
+    options = {key: bound for key, (_, bound) in found.items()}
     pieces = Pieces(
-        platform, classes["scheduler"], classes["cost_model"], classes["kv"], options,
+        platform or Platform(model, gpu), classes["scheduler"], classes["cost_model"], classes["kv"], options,
         finder.files, finder.replaced, finder.derived,
     )  # fmt: skip
-    _try_to_build(("scheduler",), pieces.scheduler, faults)
-    _try_to_build(("cost_model",), pieces.cost_model, faults)
+    _try_to_build("scheduler", pieces.scheduler, pieces, faults)
+    # Measured times belong to one platform: whether they fit can be asked where that is known.
+    if faults.sound("model", "gpu", "engine.tensor_parallel_size") or not any(
+        f"cost_model.{name}" in finder.files for name in FILE_OPTIONS
+    ):
+        _try_to_build("cost_model", pieces.cost_model, pieces, faults)
     return pieces
 
 
-def _try_to_build(path: KeyPath, build: Callable[[], object], faults: Faults) -> None:
-    try:
-        faults.attempt(path, build)
-    except Exception as error:  # an outside constructor may raise anything
-        faults.add(path, f"can't be built: {type(error).__name__}: {error}")
+def _try_to_build(key: str, build: Callable[[], object], pieces: Pieces, faults: Faults) -> None:
+    """Build, and where a constructor refuses an option, try again without it: it may have more to say."""
+    options = pieces.options[key]
+    while Parameter.empty not in options.values():
+        before = len(faults.lines)
+        refused = {name for name in options if not faults.sound(f"{key}.{name}")}
+        try:
+            faults.attempt((key,), build)
+        except Exception as error:  # an outside constructor may raise anything
+            faults.add((key,), f"can't be built: {type(error).__name__}: {error}")
+        refused = {name for name in options if not faults.sound(f"{key}.{name}")} - refused
+        if len(faults.lines) == before or not refused or not faults.sound(f"{key}.name"):
+            return
+        cls = pieces.scheduler_class if key == "scheduler" else pieces.cost_class
+        defaults = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
+        options |= {name: defaults[name] for name in refused if name in defaults}
 
 
 def _gpu_getter(finder: _Finder) -> Callable[[str], GpuSpec]:
@@ -138,7 +153,7 @@ class _Finder:
             self.replaced[key] = name = str(file)
         return self.faults.attempt((key,), lambda: get(name))
 
-    def trace(self, settings: Settings | None) -> None:
+    def trace(self, settings: Settings) -> None:
         """Find the trace's file, shipped or given."""
         from workloads import readers
         from workloads.shipped import SHIPPED, shipped_path
@@ -151,7 +166,7 @@ class _Finder:
             self.files["trace.path"] = Path(known)
         elif (file := self.file(("trace", "path"), path)) is not None:
             self.files["trace.path"] = file
-            if settings is not None and isinstance(settings.trace, Trace):
+            if isinstance(settings.trace, Trace):
                 self.replaced["trace"] = settings.trace.model_copy(update={"path": str(file)})
         else:
             hint = did_you_mean(path, SHIPPED) or f"; shipped are {', '.join(SHIPPED)}"
@@ -160,7 +175,7 @@ class _Finder:
         if isinstance(name, str):
             self.faults.attempt(("trace", "format"), lambda: readers.reader_class(name))
 
-    def lengths(self, settings: Settings | None) -> None:
+    def lengths(self, settings: Settings) -> None:
         """Find the files that lengths of a synthetic load are drawn from."""
         from workloads.shipped import SHIPPED, shipped_path
 
@@ -179,31 +194,31 @@ class _Finder:
             else:
                 hint = did_you_mean(source, SHIPPED) or f"; shipped are {', '.join(SHIPPED)}"
                 self.faults.add(("load", key, "empirical"), f"neither a file nor a shipped trace{hint}")
-        if replaced and settings is not None and settings.load is not None:
+        if replaced and settings.load is not None:
             self.replaced["load"] = settings.load.model_copy(update=replaced)
 
-    def named(self, key: str, builtin: dict[str, str], skip: set[str]) -> tuple[type, dict[str, Any]] | None:
-        """(class, all its options) of `{name: ..., option: ...}`; None where that can't be had."""
+    def named(self, key: str, builtin: dict[str, str], skip: set[str]) -> tuple[type, dict[str, Any]]:
+        """(class, all its options) of `{name: ..., option: ...}`; of the default where that can't be had."""
         given = self._named(key)
-        if given is None:
-            return None
-        found = self.faults.attempt((key, "name"), lambda: plugins.resolve(f"{key}s", given.name, builtin))
-        if found is None:
-            return None
-        if not callable(getattr(found, _QUESTION[key], None)):
-            self.faults.add((key, "name"), f"must be a class with the method {_QUESTION[key]}")
-            return None
-        return self._bound(key, found, given, skip)
+        found = given and self.faults.attempt((key, "name"), lambda: plugins.resolve(f"{key}s", given.name, builtin))
+        if given and found:
+            if not callable(getattr(found, _QUESTION[key], None)):
+                self.faults.add((key, "name"), f"must be a class with the method {_QUESTION[key]}")
+            elif key == "cost_model" and not _takes_platform(found):
+                self.faults.add((key, "name"), COST_MODEL)
+            else:
+                return self._bound(key, found, given, skip)
+        default = Named(name=DEFAULT_NAMES[key])
+        return self._bound(key, plugins.resolve(f"{key}s", default.name, builtin), default, skip)
 
-    def kv(self) -> tuple[type, dict[str, Any]] | None:
+    def kv(self) -> tuple[type, dict[str, Any]]:
         """The same for the KV memory."""
-        given = self._named("kv")
-        if given is None:
-            return None
+        default = Named(name=DEFAULT_NAMES["kv"])
+        given = self._named("kv") or default
         if given.name not in KV_MEMORIES:
             hint = did_you_mean(given.name, KV_MEMORIES)
             self.faults.add(("kv", "name"), f"must be one of {', '.join(KV_MEMORIES)}{hint}")
-            return None
+            given = default
         return self._bound("kv", KV_MEMORIES[given.name], given, _KV_GIVEN)
 
     def _named(self, key: str) -> Named | None:
@@ -213,16 +228,19 @@ class _Finder:
         except ValidationError:
             return None  # the schema reports it
 
-    def _bound(self, key: str, cls: type, given: Named, skip: set[str]) -> tuple[type, dict[str, Any]] | None:
+    def _bound(self, key: str, cls: type, given: Named, skip: set[str]) -> tuple[type, dict[str, Any]]:
         given_options = dict(given.options)
-        before = len(self.faults.lines)
         for name, value in given_options.items():
             if name in FILE_OPTIONS and isinstance(value, str) and (file := self.file((key, name), value)):
                 given_options[name] = str(file)
                 self.files[f"{key}.{name}"] = file
             given_options[name] = self._typed(cls, (key, name), given_options[name])
         options = self.faults.attempt((key,), lambda: plugins.bind_options(cls, given_options, skip=skip, where=key))
-        return None if options is None or len(self.faults.lines) > before else (cls, options)
+        bound = {p.name: p.default for p in inspect.signature(cls).parameters.values() if p.name not in skip}
+        if options is None:  # what it needs stays missing
+            options = {name: given_options.get(name, default) for name, default in bound.items()}
+        broken = {name for name in options if name in bound and not self.faults.sound(f"{key}.{name}")}
+        return cls, {name: bound[name] if name in broken else value for name, value in options.items()}
 
     def _typed(self, cls: type, path: tuple[str, str], value: Any) -> Any:
         """`value` as the constructor's annotation wants it: 1e3 is a whole number, true is none."""
@@ -239,7 +257,15 @@ class _Finder:
             return value
 
 
+def _takes_platform(cls: type) -> bool:
+    first = next(iter(inspect.signature(cls).parameters.values()), None)
+    return first is not None and (first.name == "platform" or first.kind is Parameter.VAR_POSITIONAL)
+
+
 def _type_rule(hint: Any, error: ValidationError) -> str:
+    if get_origin(hint) is Literal:
+        choices = [str(choice) for choice in get_args(hint)]
+        return f"must be one of {', '.join(choices)}{did_you_mean(error.errors()[0]['input'], choices)}"
     if isinstance(hint, type):
         words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
         return f"must be {words.get(hint.__name__, hint.__name__)}"

@@ -116,7 +116,7 @@ class Trace(_Keys):
         default=None, description="prompt tokens per block id, where the trace has ids; default: the format's"
     )
     zero_output: Literal["drop", "keep", "error"] = Field(default="drop", description="requests without output")
-    strict: Bool = Field(default=False, description="a faulty row is an error instead of dropped and counted")
+    strict: Bool = Field(default=False, description="warnings (rows out of order, totals that differ) are errors, too")
     limit: Count | None = Field(default=None, description="the first requests only")
     window_s: Annotated[tuple[NotNegative, NotNegative], Field(strict=False)] | None = Field(
         default=None, description="[from, to) in seconds after the first arrival"
@@ -181,7 +181,8 @@ class Settings(_Keys):
     load: Load | None = None
     engine: Engine = Engine()
     kv: NamedOption = Field(
-        default=Named(name=DEFAULT_NAMES["kv"]), description="paged, radix, or {name: reserve, rule: max | pow2 | exact}"
+        default=Named(name=DEFAULT_NAMES["kv"]),
+        description="paged, radix, or {name: reserve, rule: max | pow2 | exact}",
     )
     scheduler: NamedOption = Field(
         default=Named(name=DEFAULT_NAMES["scheduler"]), description="`servesim list schedulers`"
@@ -225,4 +226,13 @@ def config_schema() -> dict[str, Any]:
             "description": schema["properties"][key].get("description", "a name alone, or with options"),
             "anyOf": [{"type": "string"}, {"$ref": f"#/$defs/{'Named' if key in DEFAULT_NAMES else 'Trace'}"}],
         }
-    return schema
+    return dict(_finite(schema))
+
+
+def _finite(value: Any) -> Any:
+    """`value` with infinity as the word that configs have for it: JSON has no number for it."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return "inf" if value == math.inf else value

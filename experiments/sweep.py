@@ -15,7 +15,7 @@ from typing import Any
 
 from experiments.overrides import Draft, Origin, Override, apply
 from experiments.schema import SECTIONS
-from experiments.yamltext import KeyPath
+from experiments.yamltext import KeyPath, shown
 from simulator.errors import ConfigError
 
 MAX_RUNS = 10_000
@@ -72,11 +72,11 @@ class Combination:
     label: str
 
 
-def expand(draft: Draft, overrides: list[Override]) -> tuple[list[Combination], list[str]]:
-    """(every combination in stated order, notices). Overrides win over file and sweep.
+def expand(draft: Draft, overrides: list[Override]) -> tuple[list[Combination], list[str], list[str]]:
+    """(every combination in stated order, notices, faults of sweep and overrides). Overrides win over file and sweep.
 
     An override of a swept key takes the place of its axis; one below it (`scheduler.policy`) holds for all its values.
-    Raises ConfigError with every fault of the sweep and of the overrides.
+    What is at fault is left out of the combinations, so that the rest can be checked.
     """
     faults: list[str] = []
     base = draft.copy()
@@ -93,8 +93,7 @@ def expand(draft: Draft, overrides: list[Override]) -> tuple[list[Combination], 
             notices.append(f"{_where(base.nearest(axis.path))}: {axis.key}: sweep.{axis.key} takes its place")
     if math.prod(len(axis.values) for axis in axes) > MAX_RUNS:
         faults.append(f"{_where(draft.origin(('sweep',)))}: sweep: more than {MAX_RUNS} runs")
-    if faults:
-        raise ConfigError(faults)
+        axes = [Axis(a.key, a.values[:1], a.origins[:1], a.names[:1]) for a in axes]
     combinations = []
     for choice in itertools.product(*(range(len(axis.values)) for axis in axes)):
         one = base.copy()
@@ -106,9 +105,7 @@ def expand(draft: Draft, overrides: list[Override]) -> tuple[list[Combination], 
         _apply_all(one, plain, faults)
         words = [_labels(axis)[i] for axis, i in zip(axes, choice, strict=True) if len(axis.values) > 1 or axis.names]
         combinations.append(Combination(one, ", ".join(words)))
-    if faults:
-        raise ConfigError(list(dict.fromkeys(faults)))
-    return combinations, notices
+    return combinations, notices, faults
 
 
 def _apply_all(draft: Draft, overrides: list[Override], faults: list[str]) -> None:
@@ -124,7 +121,8 @@ def _axes(draft: Draft, faults: list[str]) -> list[Axis]:
     if sweep is None:
         return []
     if not isinstance(sweep, dict):
-        faults.append(f"{_where(draft.nearest(('sweep',)))}: sweep = {sweep!r}: must be a mapping key.path: [values]")
+        where = _where(draft.nearest(("sweep",)))
+        faults.append(f"{where}: sweep = {shown(sweep)}: must be a mapping key.path: [values]")
         return []
     axes: list[Axis] = []
     for key, values in sweep.items():
@@ -134,7 +132,7 @@ def _axes(draft: Draft, faults: list[str]) -> list[Axis]:
         if key == CASE:
             axes += _cases(draft, values, faults)
         elif not isinstance(values, list) or not values:
-            faults.append(f"{where}: sweep.{key} = {values!r}: must be a list of at least one value")
+            faults.append(f"{where}: sweep.{key} = {shown(values)}: must be a list of at least one value")
         elif key in _NEVER_SWEPT or key.startswith(("sweep.", "pins.")):
             faults.append(f"{where}: sweep.{key}: can't be swept")
         elif any(values[i] == v and type(values[i]) is type(v) for j, v in enumerate(values) for i in range(j)):
@@ -164,7 +162,7 @@ def _cases(draft: Draft, cases: Any, faults: list[str]) -> list[Axis]:
         if not re.fullmatch(r"[^,=]+", str(name)):
             faults.append(f"{where}: sweep.case: {name}: a name has no comma and no equals sign, as labels have")
         elif not isinstance(keys, dict) or not keys:
-            faults.append(f"{where}: sweep.case.{name} = {keys!r}: must be a mapping of at least one key")
+            faults.append(f"{where}: sweep.case.{name} = {shown(keys)}: must be a mapping of at least one key")
         else:
             faults += [f"{where}: sweep.case.{name}.{key}: a case can't set it" for key in _NEVER_SWEPT if key in keys]
     if len(faults) > before:

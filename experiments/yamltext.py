@@ -8,6 +8,7 @@ Source of the scalar rules: YAML 1.2.2, section 10.3.2.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -57,6 +58,8 @@ def read(path: Path) -> Document:
     """The YAML file at `path`. Raises ConfigError, one line, for whatever is no readable YAML text."""
     if path.is_dir():
         raise ConfigError(f"{path}: a folder, where a config file is expected")
+    if path.is_symlink() and not path.exists():
+        raise ConfigError(f"{path}: a link to {path.readlink()}, which isn't there")
     if not path.exists():
         raise ConfigError(f"{path}: no such file")
     if not path.is_file():
@@ -205,6 +208,15 @@ def _convert(kind: str, text: str) -> Any:
 
 def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
+
+
+def shown(value: Any) -> str:
+    """A value as YAML would have it, short."""
+    text = value if isinstance(value, str) and value else json.dumps(value, default=str)
+    if isinstance(value, str) and re.fullmatch(r"[-+.\d].*|true|false|null|~", value):
+        text = json.dumps(value)  # quoted, or it would look like what it isn't
+    text = text.replace("\n", "\\n")
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def dotted(path: KeyPath) -> str:

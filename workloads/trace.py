@@ -69,8 +69,13 @@ def load_trace(
     """
     if block_size is None and (shipped := SHIPPED.get(str(path))) is not None:
         block_size = shipped.block_size
-    window = _options(unit, block_size, zero_output, limit, window_s, time_scale, request_rate)
-    source, reader = _open(locate(path), format, unit, block_size)
+    window, wrong = _options(unit, block_size, zero_output, limit, window_s, time_scale, request_rate)
+    try:
+        source, reader = _open(locate(path), format, unit, block_size)
+    except ConfigError as error:
+        wrong += error.faults
+    if wrong:
+        raise ConfigError(wrong)
     rows = Rows(source.faults, reader.block_size, zero_output, window)
     with collector_paused():
         bound, ignored = reader.read(source, rows)
@@ -111,7 +116,8 @@ def _options(
     window_s: WindowSeconds | None,
     time_scale: float,
     request_rate: float | None,
-) -> Window:
+) -> tuple[Window, list[str]]:
+    """(which part to take, what is wrong with the options)."""
     faults = []
     if unit is not None and unit not in UNITS:
         faults.append(f"unit = {unit}: one of {', '.join(UNITS)}")
@@ -123,17 +129,15 @@ def _options(
     stretches: dict[str, Any] = {"time_scale": time_scale, "request_rate": request_rate}
     for name, number in stretches.items():
         if number is not None and not (_finite(number) and number > 0):
-            faults.append(f"{name} = {number}: a finite number above 0")
+            faults.append(f"{name} = {number}: a number above 0 and below 4e9")
     if request_rate is not None and time_scale != 1.0:
         faults.append(f"time_scale = {time_scale}, request_rate = {request_rate}: state one of them, both stretch time")
     start_s, end_s = _bounds(window_s)
     if not (_finite(start_s) and _finite(end_s) and 0 <= start_s < end_s):
         faults.append(f"window_s = {window_s}: seconds above 0, or a pair [start, end] with 0 <= start < end")
-    if faults:
-        raise ConfigError(faults)
-    if window_s is None:
-        return Window(limit)
-    return Window(limit, ns_from_s(start_s) if start_s else None, ns_from_s(end_s))
+    if window_s is None or faults:
+        return Window(limit), faults
+    return Window(limit, ns_from_s(start_s) if start_s else None, ns_from_s(end_s)), faults
 
 
 def _bounds(window_s: WindowSeconds | None) -> tuple[float, float]:

@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     if given.action == "schema":
         if given.config is not None:
             raise ConfigError(f"servesim config schema: takes no argument, and got {given.config}")
-        print(json.dumps(config_schema(), indent=2))
+        print(json.dumps(config_schema(), indent=2, allow_nan=False))
         return 0
     if given.config is None:
         raise ConfigError(f"servesim config {given.action}: needs a CONFIG, a file or a shipped name")
@@ -87,8 +87,12 @@ def _from_run(given: argparse.Namespace) -> int:
 
 
 def _shown(plan: Plan) -> list[str]:
-    head = [f"# {run.label}\n" if run.label else "" for run in plan.runs]
-    return [title + resolved_text(run).rstrip() for title, run in zip(head, plan.runs, strict=True)]
+    if not plan.is_sweep:
+        return [resolved_text(run).rstrip() for run in plan.runs]
+    return [
+        f"# {run.label}\n" + resolved_text(run).replace("# Running this file", "# Running this document alone").rstrip()
+        for run in plan.runs
+    ]
 
 
 def _copy(config: str, rest: list[str]) -> int:
@@ -98,6 +102,8 @@ def _copy(config: str, rest: list[str]) -> int:
     target = Path(rest[0] if rest else source.name)
     if target.is_dir():
         target = target / source.name
+    elif rest and rest[0].endswith("/"):
+        raise ConfigError(f"{rest[0]}: no such folder")
     if target.exists():
         raise ConfigError(f"{target}: exists already; name another file to write")
     shutil.copyfile(source, target)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from experiments.commands.parser import Parser, choice, share, whole
+from simulator.errors import ConfigError
+
+if TYPE_CHECKING:
+    from simulator.specs import GpuSpec, ModelSpec
 
 
 def main(arguments: list[str]) -> int:
@@ -15,8 +20,12 @@ def main(arguments: list[str]) -> int:
         "servesim kv explain --model llama-3.1-8b --gpu a100-80gb",
     )
     parser.add_argument("action", type=choice(["explain"]), metavar="explain")
-    parser.add_argument("--model", required=True, metavar="M", help="a name of `servesim list models`, or a file")
-    parser.add_argument("--gpu", required=True, metavar="G", help="a name of `servesim list gpus`, a file, or local")
+    parser.add_argument(
+        "--model", type=_model, required=True, metavar="M", help="a name of `servesim list models`, or a file"
+    )
+    parser.add_argument(
+        "--gpu", type=_gpu, required=True, metavar="G", help="a name of `servesim list gpus`, a file, or local"
+    )
     parser.add_argument("--tensor-parallel-size", type=whole, default=1, metavar="N", help="GPUs (default 1)")
     parser.add_argument("--gpu-memory-utilization", type=share, default=0.9, metavar="X", help="(default 0.9)")
     parser.add_argument("--block-size", type=whole, default=16, metavar="N", help="tokens (default 16)")
@@ -27,12 +36,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document")
     given = parser.parse(arguments)
 
-    from experiments.local_gpu import local_gpu
-    from simulator.specs import get_gpu, get_model, plan_memory
+    from simulator.specs import plan_memory
 
+    longest, given_length = given.model.max_model_len, given.max_model_len
+    if given_length is not None and given_length > longest:
+        rule = f"must be at most the {longest} tokens that {given.model.name} takes"
+        raise ConfigError(f"servesim kv: argument --max-model-len: {given_length}: {rule}")
     plan = plan_memory(
-        get_model(given.model),
-        local_gpu() if given.gpu == "local" else get_gpu(given.gpu),
+        given.model,
+        given.gpu,
         tensor_parallel_size=given.tensor_parallel_size,
         gpu_memory_utilization=given.gpu_memory_utilization,
         block_size=given.block_size,
@@ -41,5 +53,22 @@ def main(arguments: list[str]) -> int:
         max_model_len=given.max_model_len,
         num_gpu_blocks_override=given.num_gpu_blocks_override,
     )
+    room = plan.usable_blocks * given.block_size
+    if given_length is not None and given_length > room:
+        rule = f"must be at most the {room} tokens that the KV memory holds"
+        raise ConfigError(f"servesim kv: argument --max-model-len: {given_length}: {rule}")
     print(json.dumps(plan.as_dict(), indent=2) if given.json else plan.text())
     return 0
+
+
+def _model(name: str) -> ModelSpec:
+    from simulator.specs import get_model
+
+    return get_model(name)
+
+
+def _gpu(name: str) -> GpuSpec:
+    from experiments.local_gpu import local_gpu
+    from simulator.specs import get_gpu
+
+    return local_gpu() if name == "local" else get_gpu(name)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterable
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
-from simulator.errors import ConfigError
+from simulator.errors import ConfigError, UserError
 from simulator.suggest import did_you_mean
 
 
@@ -25,10 +26,17 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise ConfigError for what argparse found wrong."""
-        raise ConfigError(f"{self.prog}: {message}")
+        head, required, names = message.partition("arguments are required: ")
+        if required:  # argparse counts those that may be absent, too
+            optional = [str(a.metavar or a.dest) for a in self._actions if a.nargs in ("*", "?")]
+            names = ", ".join(name for name in names.split(", ") if name not in optional)
+        raise ConfigError(f"{self.prog}: {head}{required}{names}")
 
     def parse(self, arguments: list[str]) -> argparse.Namespace:
-        """Parse, with options and positional arguments in any order. Raises ConfigError; `--help` exits with 0."""
+        """Parse, with options and positional arguments in any order.
+
+        Raises ConfigError with the faults of all values; `--help` exits with 0.
+        """
         options = [option for action in self._actions for option in action.option_strings]
         faults = [
             f"{self.prog}: {word}: unknown option{did_you_mean(name, options) or '; see --help'}"
@@ -39,7 +47,39 @@ class Parser(argparse.ArgumentParser):
         ]
         if faults:
             raise ConfigError(faults)
-        return self.parse_intermixed_args(arguments)
+        for action in self._actions:
+            if action.nargs != 0:
+                action.type = _collecting(action, f"{self.prog}: argument {_name(action)}", faults)
+        try:
+            given = self.parse_intermixed_args(arguments)
+        except ConfigError as error:
+            faults += error.faults
+        if faults:
+            raise ConfigError(list(dict.fromkeys(faults)))
+        return given
+
+
+def _name(action: argparse.Action) -> str:
+    return "/".join(action.option_strings) or str(action.metavar or action.dest)
+
+
+def _collecting(action: argparse.Action, what: str, faults: list[str]) -> Callable[[str], Any]:
+    """The type of `action`, with what it refuses added to `faults`, so that the other values are looked at as well."""
+    check: Any = action.type or str
+
+    def convert(text: str) -> Any:
+        if check is Path and not text:
+            faults.append(f"{what}: is empty, where a path is expected")
+            return None
+        try:
+            return check(text)
+        except argparse.ArgumentTypeError as error:
+            faults.append(f"{what}: {error}")
+        except UserError as error:
+            faults.extend(f"{what}: {fault}" for fault in error.faults)
+        return None
+
+    return convert
 
 
 def choice(choices: Iterable[str]) -> Callable[[str], str]:

@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
         "--zero-output", type=choice(ZERO_OUTPUT), default="drop", metavar="|".join(ZERO_OUTPUT),
         help="requests without output (default: drop)",
     )  # fmt: skip
-    parser.add_argument("--strict", action="store_true", help="a faulty row is an error")
+    parser.add_argument("--strict", action="store_true", help="a warning is an error, too")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     given = parser.parse(arguments)
 

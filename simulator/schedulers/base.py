@@ -83,7 +83,7 @@ class Scheduler:
     work_conserving = False
     requeues_last = False
     drops_in_flight = False
-    engine_keys = frozenset({"max_num_seqs", "max_num_batched_tokens"})
+    engine_keys = frozenset({"max_num_seqs", "max_num_batched_tokens", "async_scheduling"})
     oracle = False
     respond_at = "token"
 

@@ -30,6 +30,7 @@ class Chunked(QueuedScheduler):
             "max_num_prefill_tokens",
             "long_prefill_token_threshold",
             "enable_prefix_caching",
+            "async_scheduling",
         }
     )
 

@@ -23,7 +23,13 @@ class Continuous(QueuedScheduler):
     whole_prompts = True
     work_conserving = True
     engine_keys = frozenset(
-        {"max_num_seqs", "max_num_batched_tokens", "max_num_prefill_tokens", "enable_prefix_caching"}
+        {
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "max_num_prefill_tokens",
+            "enable_prefix_caching",
+            "async_scheduling",
+        }
     )
 
     def __init__(self, order: str = "prefill_first", policy: str = "fcfs") -> None:

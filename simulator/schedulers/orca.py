@@ -18,7 +18,7 @@ class Orca(Scheduler):
     name = "orca"
     decode_stable = True
     whole_prompts = True
-    engine_keys = frozenset({"max_num_seqs"})
+    engine_keys = frozenset({"max_num_seqs", "async_scheduling"})
 
     def token_limit(self, limits: Limits) -> int | None:
         """None: the number of requests is all that bounds an iteration."""

@@ -51,7 +51,7 @@ class Sglang(Scheduler):
     whole_prompts = True
     requeues_last = True
     drops_in_flight = True
-    engine_keys = frozenset({"max_num_seqs", "enable_prefix_caching"})
+    engine_keys = frozenset({"max_num_seqs", "enable_prefix_caching", "async_scheduling"})
 
     def __init__(
         self,

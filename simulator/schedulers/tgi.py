@@ -25,7 +25,7 @@ class Tgi(Scheduler):
     decode_stable = True
     has_memory = True
     whole_prompts = True
-    engine_keys = frozenset({"max_num_seqs"})
+    engine_keys = frozenset({"max_num_seqs", "async_scheduling"})
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ class VllmV0(Continuous):
 
     name = "vllm_v0"
     work_conserving = False
-    engine_keys = frozenset({"max_num_seqs", "max_num_batched_tokens"})
+    engine_keys = frozenset({"max_num_seqs", "max_num_batched_tokens", "async_scheduling"})
 
     def __init__(self, watermark: float = 0.01, policy: str = "fcfs") -> None:
         super().__init__("prefill_first", policy)

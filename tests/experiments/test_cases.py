@@ -53,8 +53,9 @@ def test_a_case_changes_single_keys_of_sections_and_everything_else_whole(tmp_pa
 
 
 def test_cases_multiply_with_other_axes_in_stated_order(tmp_path: Path) -> None:
-    text = CASES + "sweep: {case: {a: {engine: {max_num_seqs: 4}}, b: {scheduler: continuous}}, seed: [1, 2]}\n"
-    assert [run.label for run in plan_of(tmp_path, text).runs] == ["a, seed=1", "a, seed=2", "b, seed=1", "b, seed=2"]
+    sweep = "{case: {a: {engine: {max_num_seqs: 4}}, b: {scheduler: continuous}}, host_overhead_us: [1, 2]}"
+    labels = [run.label for run in plan_of(tmp_path, CASES + f"sweep: {sweep}\n").runs]
+    assert labels == [f"{case}, host_overhead_us={us}" for case in "ab" for us in (1, 2)]
 
 
 def test_overrides_reach_into_cases_and_win_over_them(tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_what_is_wrong_with_cases(tmp_path: Path, sweep: str, expected: str) -> 
 
 
 def test_equal_cases_are_run_once(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, CASES + "sweep: {case: {a: {seed: 1}, b: {seed: 1}}}\n")
+    plan = plan_of(tmp_path, CASES + "sweep: {case: {a: {host_overhead_us: 1}, b: {host_overhead_us: 1}}}\n")
     assert [run.label for run in plan.runs] == ["a"]
     assert any("is the same run as" in notice for notice in plan.notices)
 

@@ -85,7 +85,13 @@ def test_options_and_overrides_in_any_order(capsys: pytest.CaptureFixture[str]) 
     [
         (["rn"], "servesim: rn: unknown command; did you mean 'run'?"),
         (["xyz"], "servesim: xyz: unknown command; commands are run, compare"),
-        (["run"], "servesim run: the following arguments are required: config"),
+        (["run"], "servesim run: the following arguments are required: config\n"),
+        (["config", "cp", "quickstart", "newdir/"], "newdir/: no such folder"),
+        (
+            ["kv", "explain", "--model", "llama-3.1-8b", "--gpu", "h100", "--max-model-len", "9999999"],
+            "--max-model-len: 9999999: must be at most the 131072 tokens that llama-3.1-8b takes",
+        ),
+        (["run", "c.yaml", "seed=1", "seed=2"], "override seed=2: seed is given twice, first as seed=1"),
         (["run", "c.yaml", "--jsn"], "servesim run: --jsn: unknown option; did you mean '--json'?"),
         (["run", "c.yaml", "--out"], "servesim run: argument --out: expected one argument"),
         (["run", "quickstrat"], "quickstrat: neither a file nor a shipped config; did you mean 'quickstart'?"),
@@ -113,7 +119,7 @@ def test_options_and_overrides_in_any_order(capsys: pytest.CaptureFixture[str]) 
         (["kv", "explain", "--model", "llama-3.1-9b", "--gpu", "h100"], "did you mean 'llama-3.1-8b'?"),
         (["kv", "explain", "--model", "llama-3.1-70b", "--gpu", "h100"], "leaves no room for the KV cache"),
         (["kv", "explain", "--model", "llama-3.1-8b", "--gpu", "h100", "--block-size", "-1"], "'-1' must be a whole number"),
-        (["kv", "explain", "--model", "x", "--gpu", "h100", "--gpu-memory-utilization", "2"], "'2' must be a number above 0"),
+        (["kv", "explain", "--model", "llama-3.1-8b", "--gpu", "h100", "--gpu-memory-utilization", "2"], "'2' must be a number above 0"),
     ],
 )  # fmt: skip
 def test_what_the_user_got_wrong_is_one_line_and_status_2(
@@ -129,6 +135,41 @@ def test_what_the_user_got_wrong_is_one_line_and_status_2(
 def test_all_faults_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "c.yaml", "seed=x", "engine.foo=1", "gpu=a101", "bad"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 4
+
+
+def test_all_faults_of_a_command_line_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["kv", "explain", "--model", "x", "--gpu", "y", "--block-size", "0", "--gpu-memory-utilization", "3"]) == 2
+    )
+    options = [line.split()[3] for line in capsys.readouterr().err.splitlines()]
+    assert options == ["--model:", "--gpu:", "--block-size:", "--gpu-memory-utilization:"]
+
+
+def test_what_a_scheduler_prints_is_no_part_of_the_document() -> None:
+    Path("loud.py").write_text(
+        "from simulator.schedulers.chunked import Chunked\n"
+        "class Loud(Chunked):\n    name = 'loud'\n"
+        "    def plan(self, view):\n        print('hello')\n        print('no line end', end='')\n"
+        "        return super().plan(view)\n"
+    )
+    done = servesim("run", "c.yaml", "scheduler=loud:Loud", "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["runs"][0]["sim"]["scheduler"] == "loud"
+    assert "hello" in done.stderr
+
+
+def test_a_reader_of_errors_who_leaves_stops_no_run() -> None:
+    script = f"{sys.executable} -m experiments run c.yaml 'sweep={{seed: [1, 2, 3]}}' 2>&1 | head -0"
+    subprocess.run(script, shell=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+    assert len(list(Path("results/c").glob("*/result.json"))) == 3
+
+
+def test_a_closed_output_is_no_defect() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m experiments list gpus >&-",
+        shell=True, capture_output=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -167,7 +208,13 @@ def test_config_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "validate", "shown.yaml"]) == 0
     capsys.readouterr()
     assert main(["config", "schema"]) == 0
-    assert json.loads(capsys.readouterr().out)["title"] == "servesim config"
+    assert json.loads(capsys.readouterr().out, parse_constant=_refuse)["title"] == "servesim config"
+    assert main(["config", "show", "c.yaml", "sweep.seed=[1, 2]"]) == 0
+    assert "Running this file" not in capsys.readouterr().out
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def test_compare_two_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,7 +248,7 @@ def test_kv_explain(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_missing_is_status_3(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     assert main(["run", "c.yaml", "gpu=local"]) == 3
-    assert "pip install 'servesim[calibrate]'" in capsys.readouterr().err
+    assert "pip install -e '.[calibrate]'" in capsys.readouterr().err
 
 
 class _Cuda:

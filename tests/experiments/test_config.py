@@ -76,7 +76,7 @@ BAD_LINES = {
         "cost_model: {name: roofline, compute_efficiency: 1.5}",
         "c.yaml:4: cost_model.compute_efficiency: 1.5 must be a number",
     ),
-    "unknown memory": ("kv: {name: page}", "c.yaml:4: kv.name = page: must be one of paged, reserve; did you mean 'paged'?"),
+    "unknown memory": ("kv: {name: page}", "c.yaml:4: kv.name = page: must be one of paged, reserve, radix; did you mean 'paged'?"),
     "unknown rule": ("kv: {name: reserve, rule: min}", "c.yaml:4: kv.rule = min"),
     "rule for paged": ("kv: {name: paged, rule: max}", "c.yaml:4: kv.rule: unknown option"),
     "prefix caching in vain": (
@@ -106,6 +106,23 @@ BAD_LINES = {
     "threshold above the length": (
         "engine: {max_model_len: 1000, long_prefill_token_threshold: 1001}",
         "long_prefill_token_threshold = 1001: must be at most max_model_len (1000)",
+    ),
+    "threshold above the budget": (
+        "engine: {long_prefill_token_threshold: 2048}",
+        "engine.long_prefill_token_threshold = 2048: changes nothing: no iteration has more than max_num_batched_tokens (2048)",
+    ),
+    "prefill budget above the budget": (
+        "engine: {max_num_prefill_tokens: 4096}",
+        "engine.max_num_prefill_tokens = 4096: changes nothing: no iteration has more than",
+    ),
+    "looking ahead in request-level batching": (
+        "engine: {async_scheduling: true}\nscheduler: static",
+        "engine.async_scheduling = true: changes nothing: scheduler static doesn't obey it; continuous, chunked",
+    ),
+    "seed of a trace": ("seed: 3", "c.yaml:4: seed = 3: changes nothing: nothing about a recorded trace is drawn"),
+    "rule of memory": (
+        "kv: {name: reserve, rule: maxx}",
+        "c.yaml:4: kv.rule = maxx: must be one of max, pow2, exact; did you mean 'max'?",
     ),
     "batch above the slots": (
         "engine: {max_num_seqs: 8}\nscheduler: {name: static, batch_size: 9}",
@@ -152,7 +169,7 @@ BAD_TEXTS = {
     "empty": ("", "c.yaml: empty"),
     "only a comment": ("# nothing\n", "c.yaml: empty"),
     "a list": ("- 1\n", "c.yaml:1: a list, where a mapping of keys is expected"),
-    "a word": ("quickstart\n", "c.yaml:1: the value 'quickstart', where a mapping"),
+    "a word": ("quickstart\n", "c.yaml:1: the value quickstart, where a mapping"),
     "no model": (BASE.replace("model", "#"), "c.yaml: model: is required, and missing"),
     "no workload": ("model: llama-3.1-8b\ngpu: a100-80gb\n", "trace or load is required, and both are missing"),
     "unknown model": (BASE.replace("llama-3.1-8b", "llama-3.1-9b"), "c.yaml:1: model: 'llama-3.1-9b' is neither"),
@@ -165,6 +182,15 @@ BAD_TEXTS = {
     ),
     "window": (BASE.replace("limit: 50", "window_s: [9, 3]"), "trace.window_s = [9, 3]: must be [from, to)"),
     "window of one": (BASE.replace("limit: 50", "window_s: [9]"), "c.yaml:3: trace.window_s"),
+    "window of a number": (BASE.replace("limit: 50", "window_s: 5"), "trace.window_s = 5: must be [from, to), two numbers"),
+    "unit of stamps": (BASE.replace("limit: 50", "unit: s"), "c.yaml:3: trace.unit = s: azure has date and time stamps"),
+    "blocks without ids": (BASE.replace("limit: 50", "block_size: 16"), "c.yaml:3: trace.block_size = 16: azure has no block ids"),
+    "huge time scale": (BASE.replace("limit: 50", "time_scale: 1e30"), "c.yaml:3: trace.time_scale = 1e+30: a number above 0 and below 4e9"),
+    "rate of one request": (BASE.replace("limit: 50", "limit: 1, request_rate: 3"), "c.yaml:3: trace.request_rate = 3.0: all requests arrive at one instant"),
+    "tiny burstiness": (SYNTHETIC.replace("rate: 4", "rate: 4, burstiness: 1e-300"), "load.burstiness = 1e-300: must be at least 0.001"),
+    "seed of constants": (
+        SYNTHETIC.replace("rate: 4", "rate: inf") + "seed: 1\n", "c.yaml:4: seed = 1: changes nothing: nothing about this load is drawn"
+    ),
     "time scale": (BASE.replace("limit: 50", "time_scale: 0"), "trace.time_scale = 0: must be above 0"),
     "two scales": (
         BASE.replace("limit: 50", "time_scale: 0.5, request_rate: 3"),
@@ -218,6 +244,85 @@ def test_all_faults_are_reported_at_once_in_the_order_of_the_file(tmp_path: Path
     assert lines == [1, 3, 4, 4, 5, 6]
 
 
+def test_independent_checks_run_whatever_else_is_wrong(tmp_path: Path) -> None:
+    text = """model: llama-3.1-8b
+gpu: nope
+load:
+  input_len: {unifrom: [1, 2]}
+  output_len: {uniform: [5, 2]}
+kv: {name: reserve, rule: maxx}
+scheduler: {name: continuous, order: prefill, policy: lpm}
+cost_model: {name: roofline, compute_efficiency: 3}
+slo: {ttft: abc}
+engine: {max_num_seqs: 8}
+sweep: {engine.max_num_batched_tokens: [xx, 4], host_overhead_us: 3}
+"""
+    keys = [
+        "host_overhead_us", "gpu", "load.input_len.unifrom", "load.output_len.uniform", "kv.rule", "scheduler.policy",
+        "scheduler.order", "cost_model.compute_efficiency", "slo.ttft",
+        "engine.max_num_batched_tokens = xx", "engine.max_num_batched_tokens = 4",
+    ]  # fmt: skip
+    faults = faults_of(tmp_path, text)
+    assert len(faults) == len(keys)
+    for key, fault in zip(keys, faults, strict=True):
+        assert key in fault
+
+
+def test_a_fault_brings_no_others_with_it(tmp_path: Path) -> None:
+    text = BASE + "engine: {max_num_seqs: x, max_num_batched_tokens: 100}\nscheduler: {name: static, batch_size: 300}\n"
+    faults = faults_of(tmp_path, text)
+    assert [fault.split(" = ")[0] for fault in faults] == [
+        "c.yaml:4: engine.max_num_seqs", "c.yaml:4: engine.max_num_batched_tokens"  # which static doesn't obey
+    ]  # fmt: skip
+
+
+def test_the_default_batch_keeps_to_the_slots(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, BASE + "scheduler: static\nengine: {max_num_seqs: 4}\n")
+    assert plan.runs[0].pieces.options["scheduler"]["batch_size"] == 4
+    assert plan.runs[0].sources["scheduler.batch_size"] == "derived: engine.max_num_seqs"
+    assert plan.notices == ["scheduler.batch_size is max_num_seqs (4), below its default of 16"]
+
+
+@pytest.mark.parametrize(
+    ("line", "notice"),
+    [
+        ("engine: {enable_prefix_caching: true}", "changes nothing unless a request is preempted"),
+        (
+            "scheduler: {name: chunked, policy: priority}",
+            "scheduler.policy = priority: all requests have the same priority",
+        ),
+        (
+            "engine: {max_model_len: 1000}",
+            "of 50 requests are longer than max_model_len (1000 tokens): rejected on arrival",
+        ),
+    ],
+)
+def test_what_depends_on_the_requests_is_a_notice(tmp_path: Path, line: str, notice: str) -> None:
+    (said,) = plan_of(tmp_path, BASE + line + "\n").notices
+    assert notice in said
+
+
+def test_a_cost_model_that_is_built_otherwise_is_told_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "costs_otherwise.py").write_text(
+        "class Mine:\n    def __init__(self, model):\n        pass\n    def iteration_ns(self, shape):\n        return 1\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    (fault,) = faults_of(tmp_path, BASE + "cost_model: costs_otherwise:Mine\n")
+    assert "a cost model is built as __init__(self, platform, **options), and has the attributes name" in fault
+
+
+def test_an_override_that_is_a_mapping_names_the_key_inside(tmp_path: Path) -> None:
+    (fault,) = faults_of(tmp_path, BASE, "scheduler={name: chunked, policy: lpm}")
+    assert fault.startswith("override scheduler={name: chunked, policy: lpm}: scheduler.policy = lpm: must be one of")
+    (fault,) = faults_of(tmp_path, BASE + "scheduler: static\n", "scheduler.batch_size=0")
+    assert fault == "override scheduler.batch_size=0: must be at least 1"
+
+
+def test_a_large_file_that_is_no_config_is_a_short_line(tmp_path: Path) -> None:
+    (fault,) = faults_of(tmp_path, "a,b,c\n" * 9000)
+    assert len(fault) < 200
+
+
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
@@ -232,6 +337,7 @@ def test_all_faults_are_reported_at_once_in_the_order_of_the_file(tmp_path: Path
         ("model=nope", "override model=nope: 'nope' is neither a file nor one of"),
         ("engine.max_num_batched_tokens=1", "max_num_batched_tokens (1) must be at least max_num_seqs (256)"),
         ("trace=null", "trace or load is required"),
+        ("trace.request_rate=0", "override trace.request_rate=0: must be above 0"),
         ("sweep.seed=3", "override sweep.seed=3: sweep.seed = 3: must be a list"),
     ],
 )  # fmt: skip
@@ -246,11 +352,14 @@ def test_files_that_are_no_configs(tmp_path: Path) -> None:
     binary.write_bytes(b"model: \xff\xfe\n")
     large = tmp_path / "l.yaml"
     large.write_text("#" * (1 << 21))
+    dangling = tmp_path / "quickstart.yaml"
+    dangling.symlink_to("nowhere")
     for path, expected in [
         (binary, "b.yaml:1: not UTF-8 text"),
         (large, "larger than"),
         (tmp_path, "a folder, where a config file is expected"),
         (tmp_path / "none.yaml", "no such file"),
+        (dangling, "a link to nowhere, which isn't there"),
         (Path("/dev/null"), "not a regular file"),
         (Path("quickstrat"), "did you mean 'quickstart'?"),
     ]:

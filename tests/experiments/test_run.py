@@ -317,7 +317,7 @@ def test_a_changed_trace_is_refused(tmp_path: Path) -> None:
 def test_the_hash_is_of_contents_not_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = one(tmp_path, TRACE)
-    assert run.hash == one(tmp_path, TRACE, "name=other", "seed=3").hash
+    assert run.hash == one(tmp_path, TRACE, "name=other").hash
     (tmp_path / "copy.csv").write_bytes((tmp_path / "TRACE.csv").read_bytes())
     assert run.hash == one(tmp_path, TRACE, "trace.path=copy.csv").hash
     assert run.hash != one(tmp_path, TRACE, "trace.path=TRACE2.csv").hash
@@ -372,10 +372,8 @@ def test_an_interrupt_keeps_what_is_done_and_leaves_nothing_half_written(
 
 def test_a_trace_that_cannot_be_read_is_said_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text("what,is,this\n1,2,3\n")
-    plan = resolve(tmp_path, TRACE + f"sweep: {{trace.path: [TRACE.csv, {tmp_path}/bad.csv]}}\n")
-    with pytest.raises(UserError):
-        run_all(plan, tmp_path / "r")
-    assert not (tmp_path / "r").exists()
+    with pytest.raises(UserError, match=r"bad\.csv:1: columns = what, is, this"):
+        resolve(tmp_path, TRACE + f"sweep: {{trace.path: [TRACE.csv, {tmp_path}/bad.csv]}}\n")
 
 
 def test_no_completed_request_is_an_error_with_the_reasons_counted(tmp_path: Path) -> None:
@@ -389,6 +387,11 @@ def test_requests_that_cannot_fit_are_rejected_and_the_rest_goes_on(tmp_path: Pa
     result = outcome(tmp_path, SYNTHETIC, "engine.num_gpu_blocks_override=100")
     assert result["completed"] > 0
     assert result["sim"]["rejected"]["exceeds_kv_capacity"] == result["failed"] > 0
+
+
+def test_who_knows_how_long_answers_get_is_an_oracle(tmp_path: Path) -> None:
+    assert outcome(tmp_path, SYNTHETIC, "engine.max_tokens=oracle")["sim"]["oracle"] is True
+    assert outcome(tmp_path, SYNTHETIC)["sim"]["oracle"] is False
 
 
 def test_max_tokens(tmp_path: Path) -> None:

@@ -70,8 +70,11 @@ def load_trace(
     if block_size is None and (shipped := SHIPPED.get(str(path))) is not None:
         block_size = shipped.block_size
     window, wrong = _options(unit, block_size, zero_output, limit, window_s, time_scale, request_rate)
+    named = {fault.partition(" = ")[0] for fault in wrong}
     try:
-        source, reader = _open(locate(path), format, unit, block_size)
+        source, reader = _open(
+            locate(path), format, None if "unit" in named else unit, None if "block_size" in named else block_size
+        )
     except ConfigError as error:
         wrong += error.faults
     if wrong:

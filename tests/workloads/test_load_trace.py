@@ -187,3 +187,11 @@ def test_requests_know_how_many_tokens_their_block_ids_cover(tmp_path):
     chat = {"chat_id": 1, "parent_chat_id": -1, "timestamp": 0.5, "turn": 1, "type": "text"}
     bailian.write_text(json.dumps(chat | {"input_length": 33, "output_length": 1, "hash_ids": [1, 2, 3]}) + "\n")
     assert load_trace(bailian).requests[0].prefix_block_tokens == 16
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_another_separator_than_a_comma_is_named(tmp_path: Path, mark: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"arrival_s{mark}prompt_tokens{mark}output_tokens\n1{mark}2{mark}3\n")
+    with pytest.raises(TraceError, match="where commas are expected"):
+        load_trace(path)

@@ -41,7 +41,7 @@ def refuse_markup(source: Source) -> None:
     elif head.startswith("version https://git-lfs"):
         kind = "a Git LFS pointer, not the data it points to (git lfs pull fetches it)"
     elif re.match(r"#{1,6} \S|```|---\n", head) or source.path.lower().endswith((".md", ".rst")):
-        kind = "looks like a text document (Markdown)"
+        kind = "begins as a text document (Markdown) or with a # comment, where column names are expected"
     if kind is not None:
         raise TraceError(f"{source.path}: {kind}, not a request trace")
 
@@ -101,6 +101,8 @@ def _unknown(source: Source, names: list[str], records: list[Any]) -> TraceError
 
 
 def _identify_csv(names: list[str]) -> str | None:
+    if len(names) == 1 and (mark := next((m for m in ";\t|" if m in names[0]), None)):
+        return f"columns are separated by {mark!r}, where commas are expected"
     if names and all(re.fullmatch(r"[-+.\deE]*", name) or name in ("Gamma", "Weibull") for name in names):
         if len(names) == 6 and names[3] in ("Gamma", "Weibull", ""):
             return "ServeGen window statistics (start, rate, CV, distribution per window), not a request trace"

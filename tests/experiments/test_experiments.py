@@ -129,7 +129,7 @@ def test_equal_requests_gain_nothing_from_scheduling_to_the_nanosecond(tmp_path:
     ("name", "key", "rates", "kept", "rate_gain", "gain"),
     [
         ("static_vs_continuous", "trace", "[1.5, 2, 10, 12]", (1.5, 10), 6.67, 5.08),
-        ("static_vs_continuous_code", "trace", "[0.5, 1, 2, 4, 10]", (0.5, 2), 4, 4.32),
+        ("static_vs_continuous_code", "trace", "[1, 2, 6, 8, 10]", (1, 6), 6, 4.32),
         ("static_vs_continuous_uniform", "load", "[3, 4, 10, 14, 18]", (3, 10), 3.33, 3.77),
         ("static_vs_continuous_mixed", "load", "[1, 1.5, 18, 24]", (1, 18), 18, 12.07),
     ],

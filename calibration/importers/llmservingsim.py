@@ -30,6 +30,14 @@ from simulator.specs import ModelSpec
 # Calls per iteration that aren't one per layer; `layernorm` runs before attention and before the MLP.
 ONCE = ("embedding", "final_layernorm", "lm_head", "sampler")
 TWICE_PER_LAYER = ("layernorm",)
+# What every folder of this form times; a model may have more (qk_norm), once per layer.
+NEEDED = {
+    "tokens": (
+        "embedding", "layernorm", "qkv_proj", "rotary_emb", "o_proj", "gate_up_proj", "act_fn", "down_proj",
+        "final_layernorm",
+    ),
+    "sequences": ("lm_head", "sampler"),
+}  # fmt: skip
 # Candidates for the exponent of a mixed call; below 1 it takes longer than its halves one after the other.
 POWERS = np.round(np.arange(0.5, 8.01, 0.02), 2)
 FORMAT = "llmservingsim"
@@ -183,8 +191,15 @@ def _rest(token_ops: Iterable[OpTable], layers: int) -> Curve:
 
 def _ops(path: Path, axis: str, layers: int) -> tuple[OpTable, ...]:
     tables: dict[str, dict[float, float]] = {}
+    faults: list[str] = []
     for row in read_table(path, (axis, "time_us"), text="layer"):
-        tables.setdefault(row["layer"], {})[int(row[axis])] = row["time_us"]
+        points, size = tables.setdefault(row["layer"], {}), int(row[axis])
+        if points.setdefault(size, row["time_us"]) != row["time_us"]:
+            faults.append(f"{path}: {row['layer']} at {size} {axis} has two times, {points[size]} and {row['time_us']}")
+    faults += [f"{path}: no layer {name!r}; an iteration without it would be too short" for name in NEEDED[axis]
+               if name not in tables]  # fmt: skip
+    if faults:
+        raise ConfigError(faults)
     counts = dict.fromkeys(ONCE, 1) | dict.fromkeys(TWICE_PER_LAYER, 2 * layers)
     return tuple(
         OpTable(op, counts.get(op, layers), tuple(sorted(points)), tuple(points[x] for x in sorted(points)))

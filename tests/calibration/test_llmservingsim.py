@@ -184,3 +184,27 @@ def test_a_source_without_metadata() -> None:
     assert source.text("model") == ""
     assert not source.uneven_lengths
     assert np.isclose(imported(RTX4090).attention.decode.us[0][0], 9.42867)  # 1 row of 64 tokens
+
+
+@pytest.mark.parametrize(
+    ("file", "layer"), [("dense.csv", "down_proj"), ("dense.csv", "act_fn"), ("per_sequence.csv", "lm_head")]
+)
+def test_a_table_without_a_layer_is_refused(tmp_path: Path, file: str, layer: str) -> None:
+    """An iteration without it would be too short, and nothing would say so."""
+    folder = tmp_path / "tp1"
+    shutil.copytree(RTX4090, folder)
+    path = folder / file
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if not line.startswith(layer)))
+    with pytest.raises(ConfigError, match=f"{file}: no layer '{layer}'"):
+        imported(folder)
+
+
+def test_two_times_for_one_point_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "tp1"
+    shutil.copytree(RTX4090, folder)
+    path = folder / "dense.csv"
+    first = path.read_text().splitlines()[1]
+    layer, tokens, _ = first.split(",")
+    path.write_text(path.read_text() + f"{layer},{tokens},99999\n")
+    with pytest.raises(ConfigError, match=f"{layer} at {tokens} tokens has two times"):
+        imported(folder)

@@ -41,10 +41,15 @@ def replay(file: str | Path, *, fast_forward: bool = True) -> str | None:
     token, finish, preemptions and tokens found in the prefix cache. Raises NotReplayable.
     """
     recorded = _read(Path(file))
-    if replay_sglang.recorded_here(recorded):
-        return replay_sglang.difference(recorded, fast_forward=fast_forward)
-    log = _run(recorded, fast_forward)
-    return _steps_differ(log, recorded["steps"], recorded["results"]) or _results_differ(log, recorded["results"])
+    try:
+        if len(recorded["results"]) != len(recorded["requests"]):
+            return f"{len(recorded['requests'])} requests, {len(recorded['results'])} recorded results"
+        if replay_sglang.recorded_here(recorded):
+            return replay_sglang.difference(recorded, fast_forward=fast_forward)
+        log = _run(recorded, fast_forward)
+        return _steps_differ(log, recorded["steps"], recorded["results"]) or _results_differ(log, recorded["results"])
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        raise NotReplayable(f"a request, step or result has another form: {type(error).__name__}: {error}") from None
 
 
 def _read(file: Path) -> dict[str, Any]:

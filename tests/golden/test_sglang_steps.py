@@ -78,3 +78,21 @@ def test_tokens_that_are_lost_and_rows_for_nobody_leave_the_accounts_straight(na
     spent = s["queued_ns"] + s["prefill_ns"] + s["decode_ns"] + s["preempted_ns"]
     assert (spent == s["finish_ns"] - s["arrival_ns"]).all()
     assert sum(slot_time(log)) == log.info["max_num_seqs"] * duration_ns(log)
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        (lambda data: data["results"].pop(), 1, "recorded results"),
+        (lambda data: data["steps"].__setitem__(3, None), 2, "has another form"),
+    ],
+)
+def test_what_is_missing_from_a_recording_is_found(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = json.loads(gzip.decompress(FILES[0].read_bytes()))
+    change(data)
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps(data))
+    assert replay.main([str(path)]) == status
+    assert said in capsys.readouterr().out

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -140,26 +141,14 @@ def _table(rows: array[int], names: tuple[str, ...], sort_by: str | None = None)
 
 
 def _sequences(sequences: list[Sequence]) -> Table:
-    def column(values: Iterable[int]) -> NDArray[np.int64]:
-        return np.fromiter(values, dtype=np.int64, count=len(sequences))
-
-    columns = (
-        column(s.arrival_ns for s in sequences),
-        column(s.prompt_tokens for s in sequences),
-        column(s._output_tokens for s in sequences),
-        column(s.emitted if s.state != REJECTED else 0 for s in sequences),
-        column(s.state == FINISHED for s in sequences),
-        column(s.scheduled_ns for s in sequences),
-        column(s.first_token_ns for s in sequences),
-        column(s.finish_ns for s in sequences),
-        column(s.released_ns for s in sequences),
-        column(s.preemptions for s in sequences),
-        column(s.recomputed_tokens for s in sequences),
-        column(s.cached_tokens for s in sequences),
-        column(s.reused_tokens for s in sequences),
-        column(s.queued_ns for s in sequences),
-        column(s.prefill_ns for s in sequences),
-        column(s.decode_ns for s in sequences),
-        column(s.preempted_ns for s in sequences),
-    )
-    return dict(zip(SEQUENCES, columns, strict=True))
+    values: dict[str, Iterable[int]] = {
+        "output_tokens": map(attrgetter("_output_tokens"), sequences),
+        "emitted_tokens": (s.emitted if s.state != REJECTED else 0 for s in sequences),
+        "finished": (s.state == FINISHED for s in sequences),
+    }
+    return {
+        name: np.fromiter(
+            values[name] if name in values else map(attrgetter(name), sequences), np.int64, count=len(sequences)
+        )
+        for name in SEQUENCES
+    }

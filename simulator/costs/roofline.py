@@ -18,6 +18,8 @@ from simulator.errors import ConfigError
 from simulator.plan import BatchShape
 from simulator.specs import Platform
 
+MOST_KNOWN = 1 << 16  # batch sizes whose times are kept
+
 
 class Roofline(CostModel):
     """The least time for the model's arithmetic and memory traffic: a bound until efficiencies are set.
@@ -67,6 +69,7 @@ class Roofline(CostModel):
             )
 
         self._gemms = tuple(group(g.outputs, g.inputs, model.layers) for g in model.gemms(ranks))
+        self._known: dict[tuple[int, int], float] = {}
         self._lm_head = group(-(-model.vocab // ranks), model.hidden, 1)
         self._allreduce = allreduce_curve(platform, link)
         self._pair = model.attention_flops_per_pair / ranks / flops_per_ns
@@ -75,6 +78,15 @@ class Roofline(CostModel):
         self._query = 2 * model.layers * (model.heads // ranks) * model.head_dim * width / bytes_per_ns
 
     def _linear_ns(self, tokens: int, rows: int) -> float:
+        """Linear layers and all-reduces; batches of the same size come again and again, so their times are kept."""
+        known = self._known.get((tokens, rows))
+        if known is None:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            known = self._known[tokens, rows] = self._computed_linear_ns(tokens, rows)
+        return known
+
+    def _computed_linear_ns(self, tokens: int, rows: int) -> float:
         ns = self._allreduce.at(tokens)
         for compute, weights, activations in self._gemms:
             bound, traffic = compute * tokens, weights + activations * tokens

@@ -6,7 +6,7 @@ The defaults are those of vLLM V1 (`vllm/config`, `vllm/engine/arg_utils.py`), b
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -43,21 +43,33 @@ class Facts:
     faults: list[str] = field(default_factory=list)
 
     def look(self, key: str, good: Callable[[Any], bool]) -> Any:
-        """The first value of `key` that isn't null; None where there is none. One that isn't `good` is a fault."""
+        """The first value of `key` that isn't null; None where there is none. One that isn't `good` is a fault.
+
+        Where another place says something else, a notice tells which of the two is used.
+        """
+        found = list(self._all(key))
+        if not found:
+            return None
+        name, value = found[0]
+        if not good(value):
+            self.faults.append(f"{self.where}: {name} = {value!r}: makes no sense")
+            return None
+        self.sources[key] = f"{META}: {name}"
+        for other, said in found[1:]:
+            notice = f"{name} = {_yaml(value)} is used; {other} = {_yaml(said)} says otherwise"
+            if _plain(said) != _plain(value) and "auto" not in (said, value) and notice not in self.notices:
+                self.notices.append(notice)
+        return value
+
+    def _all(self, key: str) -> Iterator[tuple[str, Any]]:
+        """Every place that says something of `key`, with what it says."""
         for place in _PLACES:
             at: Any = self.meta
             for part in filter(None, place.split(".")):
                 at = at.get(part) if isinstance(at, dict) else None
             value = at.get(key) if isinstance(at, dict) else None
-            if value is None:
-                continue
-            name = f"{place}.{key}".lstrip(".")
-            if not good(value):
-                self.faults.append(f"{self.where}: {name} = {value!r}: makes no sense")
-                return None
-            self.sources[key] = f"{META}: {name}"
-            return value
-        return None
+            if value is not None:
+                yield f"{place}.{key}".lstrip("."), value
 
     def take(self, key: str, good: Callable[[Any], bool], default: Any) -> Any:
         """The same, or `default`, which is vLLM's and stated in a notice."""
@@ -84,6 +96,10 @@ def _yaml(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _plain(value: Any) -> Any:
+    return value.removeprefix("torch.") if isinstance(value, str) else value
+
+
 def _is_bool(value: Any) -> bool:
     return isinstance(value, bool)
 
@@ -101,6 +117,9 @@ def engine_facts(meta: Fields, where: Path) -> Facts:
     facts = Facts(meta, where)
     if not meta.get("vllm_version"):
         facts.notices.append(f"vllm_version isn't in {META}: taken as {facts.engine}")
+    elif facts.version[:2] != ASSUMED_VERSION:
+        rules = ".".join(map(str, ASSUMED_VERSION))
+        facts.notices.append(f"a run of {facts.engine}: scheduled by the rules of {rules}, which is what vllm_v1 knows")
     _refuse(facts)
     facts.take("max_num_seqs", is_count, 256)
     facts.take("max_num_batched_tokens", is_count, 2048)
@@ -132,6 +151,10 @@ def _refuse(facts: Facts) -> None:
         facts.faults.append(f"{facts.where}: enable_chunked_prefill = false: not modelled by the scheduler vllm_v1")
     if facts.look("speculative_config", lambda _: True) is not None or _speculative(facts.meta):
         facts.faults.append(f"{facts.where}: speculative_config: speculative decoding: not modelled")
+    for key, usual in (("dtype", ("auto", "bfloat16", "float16", "half")), ("kv_cache_dtype", ("auto", "bfloat16"))):
+        kind = facts.look(key, lambda value: isinstance(value, str))
+        if kind is not None and _plain(kind) not in usual:
+            facts.notices.append(f"{key} is {kind}: the kernel times of a profile are those of its own type")
     if facts.look("enforce_eager", _is_bool):
         facts.notices.append("enforce_eager is on: launches that CUDA graphs would hide aren't in the cost model")
 

@@ -232,7 +232,7 @@ def _progress_bar(title: str, num_requests: int) -> Iterator[Progress | None]:
         def progress(now_ns: int, answered: int) -> None:
             simulated_s = now_ns / NS_PER_S
             speed_up = simulated_s / max(time.perf_counter() - started, 1e-9)
-            bar.set_postfix_str(f"{simulated_s:.0f} s simulated, {speed_up:.0f}x real time", refresh=False)
+            bar.set_postfix_str(f"{speed_up:.0f}x real time, {simulated_s:.0f} s simulated", refresh=False)
             bar.update(answered - bar.n)
 
         yield progress

@@ -66,16 +66,28 @@ class Source:
 
 
 def sources(folder: str | Path) -> list[Source]:
-    """The degrees that `folder` holds: itself, or its `tpN` folders. Raises ConfigError where it is of another form."""
+    """The degrees that `folder` holds: itself, its `tpN` folders, or those of the only model in it.
+
+    Raises ConfigError where it is of another form.
+    """
     root = Path(folder)
     if not root.is_dir():
         raise ConfigError(f"{root}: no such folder")
-    degrees = [path for path in sorted(root.iterdir()) if re.fullmatch(r"tp\d+", path.name) and path.is_dir()]
-    if (root / "attention.csv").is_file() or not degrees:
-        degrees = [root]
+    degrees = _degrees(root)
+    if not degrees:
+        models = [path for path in sorted(root.iterdir()) if path.is_dir() and _degrees(path)]
+        if len(models) > 1:
+            raise ConfigError(f"{root}: holds several models, name one: {', '.join(map(str, models))}")
+        degrees = _degrees(models[0]) if models else [root]
     if moe := next((path for path in degrees if (path / "moe.csv").is_file()), None):
         raise ConfigError(f"{moe / 'moe.csv'}: mixture of experts: not modelled")
     return [_source(path) for path in degrees]
+
+
+def _degrees(folder: Path) -> list[Path]:
+    if (folder / "attention.csv").is_file():
+        return [folder]
+    return [path for path in sorted(folder.iterdir()) if re.fullmatch(r"tp\d+", path.name) and path.is_dir()]
 
 
 def _source(folder: Path) -> Source:

@@ -208,3 +208,12 @@ def test_two_times_for_one_point_are_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text() + f"{layer},{tokens},99999\n")
     with pytest.raises(ConfigError, match=f"{layer} at {tokens} tokens has two times"):
         imported(folder)
+
+
+def test_the_only_model_in_a_folder_is_found(tmp_path: Path) -> None:
+    shutil.copytree(RTX4090, tmp_path / "gpu" / "one-model" / "tp1")
+    (source,) = sources(tmp_path / "gpu")
+    assert (source.folder.name, source.tensor_parallel_size) == ("tp1", 1)
+    shutil.copytree(RTX4090, tmp_path / "gpu" / "other-model" / "tp2")
+    with pytest.raises(ConfigError, match="holds several models, name one: .*one-model, .*other-model"):
+        sources(tmp_path / "gpu")

@@ -223,3 +223,21 @@ def test_workloads_that_dont_fit(tmp_path: Path) -> None:
     synthetic.lines(path, [{k: v for k, v in row.items() if k != "hash_ids"} for row in good])
     trace, _ = write_config(tmp_path / "run", TP1, tmp_path / "c.yaml")
     assert "hash_ids" not in trace.read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model": "Qwen/Qwen3-8B"}, "model = Qwen/Qwen3-8B says otherwise"),
+        ({"vllm_version": "1.2.3"}, "scheduled by the rules of 0.19"),
+        ({"dtype": "float32"}, "dtype is float32"),
+        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype is fp8"),
+    ],
+)
+def test_what_contradicts_or_goes_beyond_the_model_is_said(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    meta = synthetic.meta(1)
+    if "model" in change:
+        meta.setdefault("engine_kwargs", {})["model"] = "meta-llama/Llama-3.1-8B"
+    synthetic.write(tmp_path / "run", {**meta, **change})
+    _, notices = write_config(tmp_path / "run", TP1, tmp_path / "c.yaml")
+    assert any(said in notice for notice in notices), notices

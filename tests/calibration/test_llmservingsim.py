@@ -215,5 +215,5 @@ def test_the_only_model_in_a_folder_is_found(tmp_path: Path) -> None:
     (source,) = sources(tmp_path / "gpu")
     assert (source.folder.name, source.tensor_parallel_size) == ("tp1", 1)
     shutil.copytree(RTX4090, tmp_path / "gpu" / "other-model" / "tp2")
-    with pytest.raises(ConfigError, match="holds several models, name one: .*one-model, .*other-model"):
+    with pytest.raises(ConfigError, match=r"holds several models, name one: .*one-model, .*other-model"):
         sources(tmp_path / "gpu")

@@ -73,6 +73,8 @@ _MODELS = (
     _qwen3("qwen3-8b", 36, 4096, 32, 12288, "Qwen/Qwen3-8B"),
     _qwen3("qwen3-14b", 40, 5120, 40, 17408, "Qwen/Qwen3-14B"),
     _qwen3("qwen3-32b", 64, 5120, 64, 25600, "Qwen/Qwen3-32B"),
+    # no checkpoint: small enough for a calibration and a live run on a processor
+    ModelSpec("tiny", 2, 256, 4, 2, 64, 704, 2048, 4096, source="made up here; random weights"),
     # name, layers, hidden, heads
     _opt("opt-13b", 40, 5120, 40, _hf("facebook/opt-13b")),
     _opt("opt-66b", 64, 9216, 72, _hf("facebook/opt-66b")),
@@ -99,6 +101,7 @@ _GPUS = (
         "rtx-pro-6000", 94.97, 1597, 503.8, 0, 64,
         "NVIDIA RTX PRO 6000 Blackwell Server Edition datasheet; RTX Blackwell PRO whitepaper; CUDA total",
     ),
+    GpuSpec("cpu", 0, 0, 0, 0, 0, "the processor of this machine: no figures, times come from a profile of it"),
 )  # fmt: skip
 
 MODELS: dict[str, ModelSpec] = {model.name: model for model in _MODELS}

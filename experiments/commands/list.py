@@ -37,7 +37,12 @@ def _gpus() -> Rows:
     from simulator.specs import GPUS
 
     return [
-        (name, f"{g.memory_gib:.1f} GiB, {g.memory_gbps:g} GB/s, {g.bf16_tflops:g} dense bf16 TFLOP/s")
+        (
+            name,
+            f"{g.memory_gib:.1f} GiB, {g.memory_gbps:g} GB/s, {g.bf16_tflops:g} dense bf16 TFLOP/s"
+            if g.memory_gbps
+            else g.source,
+        )
         for name, g in GPUS.items()
     ]
 

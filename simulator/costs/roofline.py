@@ -48,6 +48,8 @@ class Roofline(CostModel):
     ) -> None:
         link = Link(link_gbps, link_efficiency, allreduce_latency_us, allreduce, collectives)
         faults = link.faults()
+        if not platform.gpu.memory_gbps:
+            faults.append(f"cost_model: roofline has no figures for {platform.gpu.name}; take a profile of it: table")
         check_number(faults, "compute_efficiency", compute_efficiency, 0, 1, above=True)
         check_number(faults, "memory_efficiency", memory_efficiency, 0, 1, above=True)
         if faults:

@@ -1,0 +1,94 @@
+"""Attention over pages against a dense reference in float64."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from calibration.attention import Row, Rows, attend, backend, kernel, page_tokens  # noqa: E402
+
+CPU = torch.device("cpu")
+BLOCK = 16
+
+
+def scattered(sizes: list[tuple[int, int]], rng: random.Random, block: int = BLOCK) -> tuple[list[Row], int]:
+    """Rows of (new, context) whose pages lie anywhere, and how many pages there are."""
+    needed = [-(-(new + context) // block) for new, context in sizes]
+    pages = list(range(sum(needed) + 3))
+    rng.shuffle(pages)
+    rows = []
+    for (new, context), count in zip(sizes, needed, strict=True):
+        rows.append(Row(new, context, [pages.pop() for _ in range(count)]))
+    return rows, sum(needed) + 3
+
+
+def dense(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, rows: list[Row]) -> torch.Tensor:
+    """The definition, row by row and head by head, in float64."""
+    out, start = torch.empty(q.shape, dtype=torch.float64), 0
+    group = q.shape[1] // keys.shape[2]
+    for new, context, blocks in rows:
+        slots = [blocks[t // BLOCK] * BLOCK + t % BLOCK for t in range(context + new)]
+        k, v = (pages.flatten(0, 1)[slots].double() for pages in (keys, values))
+        for i in range(new):
+            for head in range(q.shape[1]):
+                seen = context + i + 1
+                scores = k[:seen, head // group] @ q[start + i, head].double() / q.shape[2] ** 0.5
+                out[start + i, head] = scores.softmax(0) @ v[:seen, head // group]
+        start += new
+    return out
+
+
+def random_sizes(rng: random.Random) -> list[tuple[int, int]]:
+    chunks = [(rng.choice([2, 5, 16, 33]), rng.choice([0, 0, 3, 16, 40])) for _ in range(rng.randrange(3))]
+    decodes = [(1, rng.randrange(60)) for _ in range(rng.randrange(1, 5))]
+    sizes = chunks + decodes
+    rng.shuffle(sizes)
+    return sizes
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (6, 1)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])
+def test_any_mix_of_rows_over_scattered_pages(heads: int, kv_heads: int, dtype: torch.dtype, tolerance: float) -> None:
+    rng = random.Random(heads)
+    draw = torch.Generator().manual_seed(heads)
+    for _ in range(8):
+        rows, num_blocks = scattered(random_sizes(rng), rng)
+        tokens = sum(row.new_tokens for row in rows)
+        q = torch.randn(tokens, heads, 32, generator=draw).to(dtype)
+        keys, values = (torch.randn(num_blocks, BLOCK, kv_heads, 32, generator=draw).to(dtype) for _ in range(2))
+        got = attend(q, keys, values, Rows.build(CPU, BLOCK, rows))
+        assert got.dtype == dtype
+        torch.testing.assert_close(got.double(), dense(q, keys, values, rows), atol=tolerance, rtol=tolerance)
+
+
+def test_slots_and_positions_of_rows() -> None:
+    rows = Rows.build(CPU, 4, [Row(3, 2, [7, 1]), Row(1, 4, [0, 9]), Row(2, 0, [5, 6])])
+    assert rows.positions.tolist() == [2, 3, 4, 4, 0, 1]
+    assert rows.slots.tolist() == [30, 31, 4, 36, 20, 21]
+    assert rows.starts.tolist() == [0, 3, 4, 6]
+    assert rows.used.tolist() == [5, 5, 2]
+    assert rows.last.tolist() == [2, 3, 5]
+    assert (rows.max_new, rows.max_total) == (3, 5)
+    assert rows.table.tolist() == [[7, 1], [0, 9], [5, 5]]  # pages that no token lies in fill up
+
+
+def test_what_is_not_written_yet_is_not_looked_at() -> None:
+    """Stale keys behind a row's last token, and pages of others, don't matter."""
+    rows = Rows.build(CPU, BLOCK, [Row(4, 3, [2]), Row(1, 9, [0])])
+    q = torch.randn(5, 2, 8)
+    keys, values = torch.randn(3, BLOCK, 2, 8), torch.randn(3, BLOCK, 2, 8)
+    before = attend(q, keys, values, rows)
+    for pages in (keys, values):
+        pages[2, 7:] = pages[0, 10:] = pages[1] = 1e4
+    torch.testing.assert_close(attend(q, keys, values, rows), before)
+
+
+def test_the_backend_of_the_processor_is_named() -> None:
+    assert backend(CPU, torch.float32) == "sdpa"
+    assert page_tokens(CPU, torch.bfloat16, 16) == 16
+    named = kernel(CPU, torch.float32, 4, 2, 64, 16)
+    assert named.startswith("sdpa (prefill ")
+    assert "decode" in named

@@ -33,8 +33,10 @@ class Check:
         if self.faults:
             raise ConfigError(self.faults)
 
-    def mapping(self, value: object, key: str, known: Collection[str], more: bool = False) -> dict[str, Any]:
-        """A JSON object with exactly the `known` keys, or at least those where `more` are allowed."""
+    def mapping(
+        self, value: object, key: str, known: Collection[str], more: bool = False, optional: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """A JSON object with the `known` keys, perhaps `optional` ones, and others only where `more` are allowed."""
         if not isinstance(value, dict):
             if value is not None:
                 self.fault(key, "must be an object")
@@ -45,8 +47,8 @@ class Check:
                 self.fault(f"{dot}{name}", "missing")
         if not more:
             for name in value:
-                if name not in known:
-                    self.fault(f"{dot}{name}", f"unknown key{did_you_mean(name, known)}")
+                if name not in known and name not in optional:
+                    self.fault(f"{dot}{name}", f"unknown key{did_you_mean(name, [*known, *optional])}")
         return value
 
     def items(self, value: object, key: str) -> list[Any]:

@@ -1,10 +1,7 @@
 """Times looked up in a profile: measured kernels of one model on one GPU, added up to an iteration.
 
 Linear layers, norms and the like by the tokens of the iteration; LM head and sampler by the sampled rows; attention
-from (chunk, context) and (rows, mean context) tables. Several prefill chunks in one call cost at most what one chunk of
-all their tokens after their mean history would (it attends to more), and at most their sum one by one (which fills the
-GPU less well): the smaller of the two is taken. In a mixed call the decode rows cost more than alone and are joined to
-the prefill by the profile's rule. Uneven contexts add alpha (t(longest) - t(mean)), alpha by the number of rows.
+from (chunk, context) and (rows, mean context) tables (`simulator.costs.attention`).
 """
 
 from __future__ import annotations
@@ -15,12 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.clock import iteration_ns
+from simulator.costs.attention import AttentionTimes
 from simulator.costs.base import CostModel, whole_ns
 from simulator.costs.collectives import NOTHING, Link, allreduce_curve
-from simulator.curves import Curve, Grid, total
+from simulator.costs.reach import EXTRAPOLATED, FALLBACK_SHARE, INTERPOLATED, Column, Lookup, Span, Work
+from simulator.curves import Curve, total
 from simulator.errors import ConfigError
 from simulator.plan import BatchShape
-from simulator.profile import SHAPE, AxisTable, GridTable, OpTable, Profile, load_profile, shipped_profiles
+from simulator.profile import SHAPE, Profile, load_profile, shipped_profiles
+from simulator.profile_tables import FALLBACK, MEASURED, OpTable
 from simulator.specs import Platform
 
 AUTO = "auto"
@@ -59,16 +59,12 @@ class Table(CostModel):
         if faults := link.faults():
             raise ConfigError(faults)
         self.profile = _fitting(profile, platform)
-        attention = self.profile.attention
         self._tokens, self._rows = _summed(self.profile.token_ops), _summed(self.profile.sequence_ops)
-        self._host = self.profile.base_us * NS_PER_US, self.profile.per_sequence_us * NS_PER_US
+        host_us = self.profile.base_us + self.profile.per_layer_us * self.profile.shape["layers"]
+        self._host = host_us * NS_PER_US, self.profile.per_sequence_us * NS_PER_US
         absent = self.profile.metadata["all_reduce"] == "absent"
         self._allreduce = allreduce_curve(platform, link) if absent else NOTHING
-        self._prefill = _scaled(attention.prefill, attention.count)
-        self._decode = _scaled(attention.decode, attention.count)
-        self._mixed = _scaled(attention.decode_in_mixed or attention.decode, attention.count)
-        self._power = None if attention.p is None else _held(attention.p)
-        self._skew_decode, self._skew_mixed = _alphas(attention.skew_decode), _alphas(attention.skew_mixed)
+        self._attention = AttentionTimes(self.profile.attention, self.profile.attention.count * NS_PER_US)
         self._pad = pad_decode
         self._decode_rows: dict[int, tuple[float, Curve, float]] = {}
 
@@ -81,7 +77,7 @@ class Table(CostModel):
             if alpha:
                 attention = attention + alpha * (curve.at(longest) - attention)
             return iteration_ns(base + attention)
-        tokens, attention = self._with_prefill(shape)
+        tokens, attention = self._attention.with_prefill(shape)
         return iteration_ns(self._base(tokens + seqs, len(prefill) + seqs) + attention)
 
     def decode_run_ns(self, shape: BatchShape, k: int) -> NDArray[np.int64]:
@@ -95,18 +91,35 @@ class Table(CostModel):
             attention = attention + alpha * (longest - attention)
         return whole_ns(base + attention)
 
+    def lookups(self, work: Work) -> list[Lookup]:
+        """Every measured axis that iterations of these sizes are looked up on."""
+        return [
+            Lookup(_span("tokens", self.profile.token_ops), work.tokens, work.tokens > 0),
+            Lookup(_span("sampled rows", self.profile.sequence_ops), work.sampled, work.sampled > 0),
+            *self._attention.lookups(work),
+        ]
+
+    def fallback_ns(self, work: Work) -> dict[str, Column]:
+        """Nanoseconds per iteration of each operation that was never timed, from a roofline."""
+        ops = self.profile.token_ops, self.profile.sequence_ops
+        return {
+            op.op: op.count * NS_PER_US * Curve(op.axis, op.us).at_many(sizes)
+            for tables, sizes in zip(ops, (work.tokens, work.sampled), strict=True)
+            for op in tables
+            if op.basis == FALLBACK
+        }
+
     def in_range(self, shape: BatchShape) -> bool:
         """Whether every look-up for `shape` lies inside the measured points."""
-        prefill, seqs, context, longest = shape
-        inside = self._tokens.covers(shape.tokens) and self._rows.covers(shape.sampled)
-        if prefill:
-            tokens = sum(new for new, _ in prefill)
-            inside = inside and self._prefill.covers(tokens, sum(new * before for new, before in prefill) / tokens)
-        if seqs:
-            grid, alphas = (self._mixed, self._skew_mixed) if prefill else (self._decode, self._skew_decode)
-            inside = inside and grid.covers(seqs, context / seqs)
-            inside = inside and (not alphas.at(seqs) or grid.covers(seqs, longest))
-        return inside
+        return not any(lookup.outside.any() for lookup in self.lookups(Work.of(shape)))
+
+    def tag(self, shape: BatchShape) -> str:
+        """extrapolated where a look-up lies beyond the measured points; fallback where operations that were never timed
+        are over FALLBACK_SHARE of the time; else interpolated."""
+        if not self.in_range(shape):
+            return EXTRAPOLATED
+        guessed = sum(float(ns[0]) for ns in self.fallback_ns(Work.of(shape)).values())
+        return FALLBACK if guessed > FALLBACK_SHARE * self.iteration_ns(shape) else INTERPOLATED
 
     def _base(self, tokens: int, rows: int) -> float:
         base, per_row = self._host
@@ -117,42 +130,9 @@ class Table(CostModel):
         found = self._decode_rows.get(seqs)
         if found is None:
             tokens = _captured(seqs) if self._pad else seqs
-            found = self._base(tokens, seqs), self._decode.row(seqs), self._skew_decode.at(seqs)
+            found = self._base(tokens, seqs), *self._attention.decode_row(seqs)
             self._decode_rows[seqs] = found
         return found
-
-    def _with_prefill(self, shape: BatchShape) -> tuple[int, float]:
-        """(prefill tokens, nanoseconds of attention) of an iteration with prefill in it."""
-        prefill, seqs, _, _ = shape
-        tokens = weighted = 0
-        for new, before in prefill:
-            tokens += new
-            weighted += new * before
-        ns = self._prefill.row(tokens).at(weighted / tokens)
-        if len(prefill) > 1:
-            one_by_one = 0.0
-            for new, before in prefill:
-                one_by_one += self._prefill.row(new).at(before)
-            ns = min(ns, one_by_one)
-        return tokens, self._joined(ns, tokens, shape) if seqs else ns
-
-    def _joined(self, prefill_ns: float, tokens: int, shape: BatchShape) -> float:
-        """Prefill attention and the decode rows beside it, in one call."""
-        seqs = shape.decode_seqs
-        curve, alpha = self._mixed.row(seqs), self._skew_mixed.at(seqs)
-        power = None if self._power is None else self._power.row(tokens).at(seqs)
-        ns = _join(prefill_ns, curve.at(shape.decode_context / seqs), power)
-        if alpha:
-            ns += alpha * (_join(prefill_ns, curve.at(shape.decode_max_context), power) - ns)
-        return ns
-
-
-def _join(a: float, b: float, power: float | None) -> float:
-    """(a^p + b^p)^(1/p), or a + b."""
-    if power is None:
-        return a + b
-    large, small = (a, b) if a > b else (b, a)
-    return float(large * (1.0 + (small / large) ** power) ** (1.0 / power))
 
 
 def _captured(seqs: int) -> int:
@@ -161,23 +141,14 @@ def _captured(seqs: int) -> int:
     return CAPTURED[place] if place < len(CAPTURED) else seqs
 
 
-def _held(table: GridTable) -> Grid:
-    """A grid whose last values hold beyond its ends: there is no trend in a fitted exponent to go on with."""
-    rows = [(*row, row[-1]) for row in table.us]
-    return Grid((*table.rows, 2 * table.rows[-1]), (*table.columns, 2 * table.columns[-1]), [*rows, rows[-1]])
-
-
-def _alphas(table: AxisTable) -> Curve:
-    """Alpha by rows, likewise."""
-    return Curve((*table.axis, 2 * table.axis[-1]), (*table.values, table.values[-1]))
+def _span(axis: str, tables: tuple[OpTable, ...]) -> Span:
+    """Where all that were timed reach."""
+    timed = [table.axis for table in tables if table.basis == MEASURED] or [table.axis for table in tables]
+    return Span(axis, max(points[0] for points in timed), min(points[-1] for points in timed))
 
 
 def _summed(ops: tuple[OpTable, ...]) -> Curve:
     return total([(op.count * NS_PER_US, Curve(op.axis, op.us)) for op in ops])
-
-
-def _scaled(table: GridTable, count: int) -> Grid:
-    return Grid(table.rows, table.columns, table.us, scale=count * NS_PER_US)
 
 
 def _fitting(name: str, platform: Platform) -> Profile:

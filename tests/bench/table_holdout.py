@@ -69,7 +69,7 @@ def main() -> None:
         prefill = ((chunk, before),) if chunk else ()
         shape = BatchShape(prefill, seqs, seqs * context, context)
         rest = table._tokens.at(chunk + seqs)
-        attention = table._with_prefill(shape)[1] if chunk else table._decode_row(seqs)[1].at(context)
+        attention = table._attention.of(shape)
         truth = call["time_us"] * 1e3 * model.layers
         kind = "mixed" if chunk and seqs else "prefill" if chunk else "decode"
         off[kind].append((attention - truth) / (rest + truth))

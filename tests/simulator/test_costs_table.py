@@ -33,7 +33,7 @@ def calls() -> dict[tuple[int, ...], float]:
 
 
 def attention_ns(model: Table, shape: BatchShape) -> float:
-    return model._with_prefill(shape)[1]
+    return model._attention.with_prefill(shape)[1]
 
 
 def rest_us(tokens: int, sequences: int) -> float:

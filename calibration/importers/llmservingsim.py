@@ -12,16 +12,16 @@ the folder above says what was timed:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 
 from calibration.importers.tables import Row, read_table
+from calibration.joins import MixedCall, UnevenCall, fit_alphas, fit_powers
 from simulator.curves import Curve, Grid, total
 from simulator.errors import ConfigError
 from simulator.profile import SHAPE, Attention, AxisTable, GridTable, OpTable, Profile, constant_alpha
@@ -38,8 +38,6 @@ NEEDED = {
     ),
     "sequences": ("lm_head", "sampler"),
 }  # fmt: skip
-# Candidates for the exponent of a mixed call; below 1 it takes longer than its halves one after the other.
-POWERS = np.round(np.arange(0.5, 8.01, 0.02), 2)
 FORMAT = "llmservingsim"
 
 Key = Callable[[Row], tuple[float, float]]
@@ -130,7 +128,7 @@ def import_profile(
         chunk = min(call["prefill_chunk"] for call in mixed_calls)
         beside = [c for c in mixed_calls if c["prefill_chunk"] == chunk and not c["kv_prefill"]]
         mixed = _complete(path, f"mixed (chunk {chunk:g}, no history)", _decode_key, beside)
-        power, off = fit_power(prefill, mixed, mixed_calls, _rest(token_ops, model.layers))
+        power, off = fit_powers(_mixed_calls(prefill, mixed, mixed_calls, _rest(token_ops, model.layers)))
         median, high = np.percentile(off, [50, 90]) * 100
         errors = f"median {median:.1f} %, 90th percentile {high:.1f} % of a layer, {len(off)} calls"
     skew = _skew(source.folder / "skew.csv") if source.uneven_lengths else {}
@@ -158,42 +156,14 @@ def import_profile(
     )
 
 
-def fit_power(
-    prefill: GridTable, mixed: GridTable, calls: Iterable[Row], rest: Curve
-) -> tuple[GridTable, NDArray[np.float64]]:
-    """p in (prefill^p + decode^p)^(1/p) by (chunk, rows), and the errors that are left, as shares of the layer's time.
-
-    Each p has the least mean error over its calls (all histories and contexts). `rest` is what else a layer takes,
-    by tokens, so that an error weighs as much as it does in an iteration.
-    """
+def _mixed_calls(prefill: GridTable, mixed: GridTable, calls: Iterable[Row], rest: Curve) -> Iterator[MixedCall]:
+    """The mixed calls beside the times of their halves. `rest` is what else a layer takes, by tokens, so that an error
+    weighs as much as it does in an iteration."""
     rows, columns = Grid(prefill.rows, prefill.columns, prefill.us), Grid(mixed.rows, mixed.columns, mixed.us)
-    cells: dict[tuple[int, int], list[tuple[float, float, float, float]]] = {}
     for c in calls:
         chunk, seqs = int(c["prefill_chunk"]), int(c["n_decode"])
         a, b = rows.row(chunk).at(c["kv_prefill"]), columns.row(seqs).at(c["kv_decode"])
-        whole = c["time_us"] + rest.at(chunk + seqs)
-        cells.setdefault((chunk, seqs), []).append((a, b, c["time_us"], whole))
-    fitted = {cell: _best_power(np.array(points)) for cell, points in cells.items()}
-    chunks, seqs_axis = sorted({c for c, _ in cells}), sorted({n for _, n in cells})
-    table = tuple(tuple(_nearest_power(fitted, chunk, n) for n in seqs_axis) for chunk in chunks)
-    return GridTable(tuple(chunks), tuple(seqs_axis), table), np.concatenate([off for _, off in fitted.values()])
-
-
-def _best_power(points: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-    a, b, truth, whole = points.T
-    large, small = np.maximum(a, b), np.minimum(a, b)
-    joined = large * (1 + (small / large) ** POWERS[:, None]) ** (1 / POWERS[:, None])
-    off = np.abs(joined - truth) / whole
-    best = int(np.argmin(off.mean(axis=1)))
-    return float(POWERS[best]), off[best]
-
-
-def _nearest_power(fitted: Mapping[tuple[int, int], tuple[float, Any]], chunk: int, seqs: int) -> float:
-    """The cell's own p; where it wasn't timed, that of the nearest cell on a logarithmic scale."""
-    if (chunk, seqs) in fitted:
-        return fitted[chunk, seqs][0]
-    near = min(fitted, key=lambda cell: abs(np.log(cell[0] / chunk)) + abs(np.log(cell[1] / seqs)))
-    return fitted[near][0]
+        yield MixedCall(chunk, seqs, a, b, c["time_us"], c["time_us"] + rest.at(chunk + seqs))
 
 
 def _rest(token_ops: Iterable[OpTable], layers: int) -> Curve:
@@ -247,24 +217,13 @@ def _complete(path: Path, what: str, key: Key, calls: Iterable[Row]) -> GridTabl
 
 
 def _skew(path: Path) -> dict[str, AxisTable]:
-    """alpha by rows, per regime (pure, mixed), by least squares on relative errors; {} where there is no such file.
-
-    A batch's longest rows hold it up by about their own length, however many others there are, so alpha falls with the
-    number of rows: one alpha for all would be several times too large for large batches (or too small for small ones).
-    """
+    """alpha by rows, per regime (pure, mixed); {} where there is no such file."""
     if not path.is_file():
         return {}
     rows = read_table(path, ("n", "t_mean_us", "t_max_us", "t_skew_us"), text="regime")
     tables = {}
     for regime in sorted({row["regime"] for row in rows}):
-        counts = sorted({int(row["n"]) for row in rows if row["regime"] == regime})
-        alphas = [_alpha([row for row in rows if row["regime"] == regime and row["n"] == n]) for n in counts]
-        tables[regime] = AxisTable(tuple(counts), tuple(alphas))
+        found = [row for row in rows if row["regime"] == regime]
+        calls = [UnevenCall(int(r["n"]), r["t_mean_us"], r["t_max_us"], r["t_skew_us"]) for r in found]
+        tables[regime] = fit_alphas(calls)
     return tables
-
-
-def _alpha(rows: list[Row]) -> float:
-    mean, longest, skewed = (np.array([row[key] for row in rows]) for key in ("t_mean_us", "t_max_us", "t_skew_us"))
-    x, y = (longest - mean) / skewed, (skewed - mean) / skewed
-    scale = float(x @ x)
-    return round(min(max(float(x @ y) / scale, 0.0), 1.0), 4) if scale else 0.0

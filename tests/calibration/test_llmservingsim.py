@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration.importers.llmservingsim import Source, fit_power, import_profile, sources
+from calibration.importers.llmservingsim import Source, import_profile, sources
 from calibration.importers.tables import MAX_FAULTS
-from simulator.curves import Curve
 from simulator.errors import ConfigError
-from simulator.profile import GridTable, Profile, constant_alpha, load_profile
+from simulator.profile import Profile, constant_alpha, load_profile
 from simulator.specs import get_model
 
 KERNELS = Path(__file__).parents[1] / "data" / "kernels"
@@ -44,28 +43,6 @@ def test_import_agrees_with_the_shipped_profile(tmp_path: Path) -> None:
     assert profile.metadata["mixed_layer_error"].endswith("of a layer, 81 calls")
     profile.save(tmp_path / "p.json")
     assert load_profile(tmp_path / "p.json") == profile
-
-
-def test_fit_finds_the_exponent_of_each_cell() -> None:
-    grid = GridTable((1, 2), (0, 10), ((3.0, 4.0), (5.0, 9.0)))
-    truth = {(1, 1): 1.7, (1, 2): 0.9, (2, 1): 2.5}  # (2, 2) wasn't timed
-    calls = [
-        {
-            "prefill_chunk": chunk,
-            "kv_prefill": before,
-            "n_decode": seqs,
-            "kv_decode": kv,
-            "time_us": (x**p + y**p) ** (1 / p),
-        }
-        for (chunk, seqs), p in truth.items()
-        for before, x in zip((0, 10), grid.us[chunk - 1], strict=True)
-        for kv, y in zip((0, 10), grid.us[seqs - 1], strict=True)
-    ]
-    table, errors = fit_power(grid, grid, calls, Curve([0, 1], [5.0, 6.0]))
-    assert table.us[0] == (1.7, 0.9)
-    assert table.us[1][0] == 2.5
-    assert table.us[1][1] in (0.9, 2.5)  # a neighbour's
-    assert errors.max() < 1e-9
 
 
 def test_incomplete_grids_lose_their_emptiest_lines(tmp_path: Path) -> None:

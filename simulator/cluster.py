@@ -12,7 +12,7 @@ from simulator.batch import Batch
 from simulator.costs.base import CostModel
 from simulator.engine import ARRIVAL, FOLLOW_UP, Engine, Tick
 from simulator.errors import ConfigError
-from simulator.fastforward import SimulatedExecutor
+from simulator.fastforward import Executor, SimulatedExecutor
 from simulator.kv import KvMemory
 from simulator.plan import Limits
 from simulator.recorder import Recorder, RunLog
@@ -25,8 +25,13 @@ PROGRESS_EVERY = 256  # answers
 class Cluster:
     """Feeds requests to a replica when they arrive, follow-up turns once the turn before them was answered."""
 
-    def __init__(self, requests: Iterable[Request], on_progress: Callable[[int, int], None] | None = None) -> None:
-        self.env = simpy.Environment(initial_time=0)  # integer nanoseconds
+    def __init__(
+        self,
+        requests: Iterable[Request],
+        on_progress: Callable[[int, int], None] | None = None,
+        env: simpy.Environment | None = None,
+    ) -> None:
+        self.env = env or simpy.Environment(initial_time=0)  # integer nanoseconds
         self.requests = sorted(requests, key=lambda r: r.arrival_ns)
         self.sequences = [Sequence(request, i) for i, request in enumerate(self.requests)]
         self.engine: Engine
@@ -125,13 +130,44 @@ def run(
     `on_progress(now_ns, answered)` is called now and then. `kv` must be fresh. Raises PolicyError where the scheduler
     or the cost model breaks its contract, ConfigError for turns that follow nothing.
     """
+    return execute(
+        requests,
+        scheduler=scheduler,
+        executor=SimulatedExecutor(cost_model, host_overhead_ns, hidden=async_scheduling),
+        kv=kv,
+        limits=limits,
+        cost_model=cost_model.name,
+        fast_forward=fast_forward,
+        async_scheduling=async_scheduling,
+        on_progress=on_progress,
+    )
+
+
+def execute(
+    requests: Iterable[Request],
+    *,
+    scheduler: Scheduler,
+    executor: Executor,
+    kv: KvMemory,
+    limits: Limits | None = None,
+    cost_model: str = "",
+    fast_forward: bool = False,
+    async_scheduling: bool = False,
+    environment: simpy.Environment | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> RunLog:
+    """`run`, with whatever carries out the iterations, on any clock.
+
+    `environment` counts nanoseconds from 0; one that waits until they have passed makes requests arrive in real time.
+    `cost_model` names what gives the times. Raises what `run` and the executor raise.
+    """
     limits = limits or Limits()
-    cluster = Cluster(requests, on_progress)
+    cluster = Cluster(requests, on_progress, environment)
     recorder = Recorder()
     engine = cluster.engine = Engine(
         cluster.env,
         scheduler,
-        SimulatedExecutor(cost_model, host_overhead_ns, hidden=async_scheduling),
+        executor,
         Batch(scheduler, kv, limits, recorder),
         recorder,
         fast_forward=fast_forward,
@@ -146,7 +182,7 @@ def run(
 
 def _info(
     scheduler: Scheduler,
-    cost_model: CostModel,
+    cost_model: str,
     kv: KvMemory,
     limits: Limits,
     fast_forward: bool,
@@ -157,7 +193,7 @@ def _info(
         "policy": getattr(scheduler, "policy", "fcfs"),
         "respond_at": scheduler.respond_at,
         "oracle": scheduler.oracle or kv.oracle,
-        "cost_model": cost_model.name,
+        "cost_model": cost_model,
         "kv": kv.name,
         "num_gpu_blocks": kv.total,
         "block_size": kv.block_size,

@@ -18,7 +18,7 @@ from simpy.events import EventPriority
 
 from simulator.batch import Batch
 from simulator.checks import PlanCheck, misfit
-from simulator.fastforward import Executor, decode_ends
+from simulator.fastforward import Executor, Foreseeing, decode_ends
 from simulator.flight import Flight
 from simulator.plan import IterationPlan
 from simulator.recorder import Recorder
@@ -97,7 +97,8 @@ class Engine:
         self._executor = executor
         self._view = EngineView(env, batch)
         self._check = PlanCheck(scheduler, batch, recorder)
-        self._may_skip = fast_forward and scheduler.decode_stable
+        skips = fast_forward and scheduler.decode_stable
+        self._foresees = executor if skips and isinstance(executor, Foreseeing) else None
         self._has_memory = scheduler.has_memory
         self._publishes = batch.kv.publishes
         self._begun = IterationPlan()  # latest; launched before another one begins
@@ -152,6 +153,7 @@ class Engine:
             plan = self._scheduler.plan(self._view)
             self._check.plan(plan, self.now_ns)
             if plan.prefill or plan.decode or plan.preempt or plan.memory:
+                self._executor.prepare(plan, self.batch, self.now_ns)
                 flight = self.batch.begin(plan, self.now_ns)
                 self._check.begun(plan, self.now_ns)
                 if flight.shape.prefill or flight.shape.decode_seqs:
@@ -172,13 +174,14 @@ class Engine:
         """When it ends; or, where the next plans would be the same, when each of them ends."""
         start_ns = self.now_ns
         most = 1
-        if self._may_skip and flight.repeatable and flight.version == self.batch.version:
+        foresees = self._foresees
+        if foresees is not None and flight.repeatable and flight.version == self.batch.version:
             most += self.batch.steps_left()
             if self._has_memory and (horizon := self._scheduler.decode_horizon(self._view)) is not None:
                 most = min(most, horizon)
         ends_ns: Seq[int]
-        if most > 1:
-            ends_ns = decode_ends(self._executor, flight.shape, start_ns, most, self.env.peek(), int(self._async))
+        if foresees is not None and most > 1:
+            ends_ns = decode_ends(foresees, flight.shape, start_ns, most, self.env.peek(), int(self._async))
         else:
             ends_ns = (start_ns + self._executor.iteration_ns(flight.shape),)
         self.batch.run(flight, start_ns, ends_ns)

@@ -8,7 +8,7 @@ that finishes a sequence, or one whose successor lacks KV blocks. So a window is
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 from simulator.clock import NS_PER_S
 from simulator.costs.base import CostModel
 from simulator.errors import PolicyError
-from simulator.plan import BatchShape
+from simulator.plan import BatchShape, IterationPlan
+
+if TYPE_CHECKING:
+    from simulator.batch import Batch
 
 # Below this many iterations Python's loop is faster than NumPy's calls.
 VECTOR_FROM = 24
@@ -26,11 +29,20 @@ MAX_NS = 86_400 * NS_PER_S
 
 
 class Executor(Protocol):
-    """What carries out an iteration: the simulated one asks a cost model, a live one would run a real decoder."""
+    """What carries out iterations: the simulated one asks a cost model, a live one runs a real decoder."""
+
+    def prepare(self, plan: IterationPlan, batch: Batch, now_ns: int) -> None:
+        """`plan` is about to begin at `now_ns`; `batch` is still as it was planned from. Changes neither."""
+        ...
 
     def iteration_ns(self, shape: BatchShape) -> int:
         """How long this iteration takes, whole nanoseconds, at least 1."""
         ...
+
+
+@runtime_checkable
+class Foreseeing(Executor, Protocol):
+    """An executor that knows how long iterations will take, so that the engine may skip over them."""
 
     def decode_run_ns(self, shape: BatchShape, k: int) -> NDArray[np.int64]:
         """How long each of k successive decode iterations takes, the first of them `shape`; int64[k]."""
@@ -48,6 +60,9 @@ class SimulatedExecutor:
         self._model = cost_model
         self._added_ns = 0 if hidden else host_overhead_ns
         self._least_ns = host_overhead_ns if hidden else 1
+
+    def prepare(self, plan: IterationPlan, batch: Batch, now_ns: int) -> None:
+        """Nothing: a cost model sees the shape alone."""
 
     def iteration_ns(self, shape: BatchShape) -> int:
         """The cost model's answer with the host's time."""
@@ -72,7 +87,7 @@ class SimulatedExecutor:
 
 
 def decode_ends(
-    executor: Executor, shape: BatchShape, start_ns: int, most: int, horizon_ns: float, lag: int
+    executor: Foreseeing, shape: BatchShape, start_ns: int, most: int, horizon_ns: float, lag: int
 ) -> Seq[int]:
     """End times of 1 to `most` decode iterations, the first of them `shape` at `start_ns`.
 
@@ -94,7 +109,9 @@ def decode_ends(
     return ends
 
 
-def _vector_ends(executor: Executor, shape: BatchShape, start_ns: int, k: int, horizon_ns: float, lag: int) -> Seq[int]:
+def _vector_ends(
+    executor: Foreseeing, shape: BatchShape, start_ns: int, k: int, horizon_ns: float, lag: int
+) -> Seq[int]:
     ends = np.cumsum(executor.decode_run_ns(shape, k))
     ends += start_ns
     if horizon_ns != float("inf"):

@@ -14,15 +14,31 @@ Row = dict[str, Any]
 MAX_FAULTS = 20
 
 
-def read_table(path: Path, numbers: Sequence[str], text: str | None = None) -> list[Row]:
-    """The rows of a CSV file: `numbers` as floats, of which those that end in `_us` are above 0, and a `text` column.
+# Columns that hold times: above 0, where other numbers are at least 0.
+TIMES = ("_us", "_ms", ".median")
 
-    Other columns are ignored. Raises ConfigError with a line per fault, at most MAX_FAULTS, and for an empty table.
+
+def columns(path: Path) -> list[str]:
+    """The names in a CSV file's first line; none where it isn't such a file. Raises ConfigError if it can't be read."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            return next(csv.reader(file), [])
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error):
+        return []
+
+
+def read_table(path: Path, numbers: Sequence[str], text: str | None = None, optional: Sequence[str] = ()) -> list[Row]:
+    """The rows of a CSV file: `numbers` as floats, of which times (TIMES) are above 0, and a `text` column.
+
+    A cell of `optional` may be empty: the row then lacks it. Other columns are ignored. Raises ConfigError with a line
+    per fault, at most MAX_FAULTS, and for an empty table.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            wanted = [*numbers, *([text] if text else [])]
+            wanted = [*numbers, *optional, *([text] if text else [])]
             missing = [name for name in wanted if name not in (reader.fieldnames or ())]
             if missing:
                 raise ConfigError(f"{path}:1: lacks the columns {', '.join(missing)}")
@@ -32,7 +48,10 @@ def read_table(path: Path, numbers: Sequence[str], text: str | None = None) -> l
     except (UnicodeDecodeError, csv.Error):
         raise ConfigError(f"{path}: isn't a CSV file") from None
     faults: list[str] = []
-    rows = [_row(f"{path}:{line}", row, numbers, text, faults) for line, row in lines]
+    rows = []
+    for line, row in lines:
+        present = [*numbers, *(name for name in optional if row[name])]
+        rows.append(_row(f"{path}:{line}", row, present, text, faults))
     if len(faults) > MAX_FAULTS:
         faults[MAX_FAULTS:] = [f"{path}: and {len(faults) - MAX_FAULTS} more"]
     if not rows:
@@ -45,7 +64,7 @@ def read_table(path: Path, numbers: Sequence[str], text: str | None = None) -> l
 def _row(where: str, row: dict[str, str], numbers: Sequence[str], text: str | None, faults: list[str]) -> Row:
     parsed: Row = {}
     for name in numbers:
-        least = "above 0" if name.endswith("_us") else "at least 0"
+        least = "above 0" if name.endswith(TIMES) else "at least 0"
         try:
             value = float(row[name])
         except (TypeError, ValueError):

@@ -1,0 +1,124 @@
+"""Attention of a profile out of timed calls: prefill, decode, both in one call, uneven lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from calibration.forms import fit_roofline
+from calibration.grids import Cell, Cells, decode_grid, ratio_grid
+from calibration.joins import MixedCall, UnevenCall, fit_alphas, fit_powers
+from calibration.points import Point, Timed
+from calibration.predict import batch_shape
+from simulator.costs.attention import AttentionTimes
+from simulator.curves import Curve
+from simulator.plan import BatchShape
+from simulator.profile import Attention, AxisTable, GridTable, PrefillRoofline, constant_alpha
+from simulator.specs import ModelSpec
+
+ELEMENT_BYTES = 2
+FEWEST_CALLS = 8  # mixed calls that an exponent of a chunk and number of rows needs, else one is fitted to all
+FEWEST_POINTS = 5  # prefill calls that a roofline's four parameters need; with fewer, straight lines
+
+
+def fit_attention(rows: Sequence[Timed], model: ModelSpec, tp: int, rest: Curve) -> tuple[Attention, dict[str, str]]:
+    """The tables and forms, and notes for the metadata. `rest` is what else a layer takes, microseconds by tokens."""
+    prefill, decode, mixed = ([row for row in rows if row.point.op == op] for op in ("prefill", "decode", "mixed"))
+    roofline = _roofline(prefill, model, tp) if len(prefill) >= FEWEST_POINTS else None
+    chunks = _cells((r for r in prefill if r.point.seqs == 1), lambda p: (p.chunk, p.ctx))
+    even = decode_grid(_cells((r for r in decode if r.point.longest == r.point.kv_dec), _decode_key))
+    none = constant_alpha(0.0)
+    attention = Attention(
+        model.layers,
+        ratio_grid(chunks, _prefill_form(roofline)),
+        even, None, None, none, none, roofline,
+        None if roofline is None else _several(prefill, chunks, roofline),
+    )  # fmt: skip
+    notes = {"mixed": "no mixed calls timed: prefill and decode added up"}
+    if mixed:
+        attention, notes["mixed"] = _with_mixed(attention, mixed, rest)
+    alone, beside = _alphas(attention, decode), _alphas(attention, mixed)
+    terms = [what for what, table in (("decode", alone), ("mixed", beside)) if any(table.values)]
+    notes["uneven_lengths"] = ", ".join(terms) or "no term"
+    return replace(attention, skew_decode=alone, skew_mixed=beside), notes
+
+
+def _cells(rows: Iterable[Timed], key: Callable[[Point], Cell]) -> dict[Cell, float]:
+    """Microseconds by crossing, the median of those of one."""
+    found: dict[Cell, list[float]] = {}
+    for row in rows:
+        found.setdefault(key(row.point), []).append(row.median_us)
+    return {cell: float(np.median(times)) for cell, times in found.items()}
+
+
+def _decode_key(point: Point) -> Cell:
+    return point.n_dec, point.kv_dec
+
+
+def _roofline(rows: Sequence[Timed], model: ModelSpec, tp: int) -> PrefillRoofline:
+    """In query-key pairs and bytes of queries, outputs, keys and values."""
+    sizes = np.array([(r.point.seqs, r.point.chunk, r.point.ctx, r.median_us) for r in rows], dtype=np.float64)
+    prompts, chunk, context, us = sizes.T
+    queries, kv = model.heads // tp * model.head_dim, model.kv_heads_per_rank(tp) * model.head_dim
+    per_token, per_context = (ELEMENT_BYTES * 2 * elements for elements in (queries + kv, kv))
+    fitted = fit_roofline(
+        prompts * chunk * (context + (chunk + 1) / 2), prompts * (per_token * chunk + per_context * context), us
+    )
+    return PrefillRoofline(
+        fitted.floor_us, 1 / fitted.work_per_us, per_token / fitted.bytes_per_us, per_context / fitted.bytes_per_us,
+        fitted.power,
+    )  # fmt: skip
+
+
+def _prefill_form(roofline: PrefillRoofline | None) -> Callable[[float, float], float]:
+    """Microseconds of a chunk after a context; without a roofline, its query-key pairs stand for them."""
+    if roofline is None:
+        return lambda chunk, context: chunk * (context + (chunk + 1) / 2)
+    return lambda chunk, context: roofline.us(chunk * (context + (chunk + 1) / 2), chunk, context)
+
+
+def _several(rows: Iterable[Timed], alone: Cells, roofline: PrefillRoofline) -> GridTable | None:
+    """Equal prompts without history by their number and length, one prompt among them."""
+    more = _cells((r for r in rows if r.point.seqs > 1 and not r.point.ctx), lambda p: (p.seqs, p.chunk))
+    if not more:
+        return None
+    lengths = {length for _, length in more}
+    one = {(1, chunk): us for (chunk, context), us in alone.items() if not context and chunk in lengths}
+    return ratio_grid(one | more, lambda k, n: roofline.us(k * n * (n + 1) / 2, k * n, 0))
+
+
+def _with_mixed(attention: Attention, rows: Sequence[Timed], rest: Curve) -> tuple[Attention, str]:
+    """With the table of decode rows beside the shortest chunk, and the exponents that the other calls ask for."""
+    even = [row for row in rows if row.point.longest == row.point.kv_dec]
+    shortest = min(row.point.chunk for row in even)
+    beside = [r for r in even if (r.point.chunk, r.point.ctx, r.point.seqs) == (shortest, 0, 1)]
+    attention = replace(attention, decode_in_mixed=decode_grid(_cells(beside, _decode_key)))
+    power, off = fit_powers(_calls(attention, even, rest), FEWEST_CALLS)
+    median, high = np.percentile(off, [50, 90]) * 100
+    note = f"median {median:.1f} %, 90th percentile {high:.1f} % of a layer, {len(off)} calls of the fit"
+    return replace(attention, p=power), note
+
+
+def _calls(attention: Attention, rows: Iterable[Timed], rest: Curve) -> Iterable[MixedCall]:
+    alone = AttentionTimes(attention, 1.0)
+    inside = AttentionTimes(replace(attention, decode=attention.decode_in_mixed or attention.decode), 1.0)
+    for row in rows:
+        shape = batch_shape(row.point)
+        chunks, decode = BatchShape(shape.prefill), shape._replace(prefill=())
+        sizes, halves = (chunks.tokens, shape.decode_seqs), (alone.of(chunks), inside.of(decode))
+        yield MixedCall(*sizes, *halves, row.median_us, row.median_us + rest.at(shape.tokens))
+
+
+def _alphas(attention: Attention, rows: Iterable[Timed]) -> AxisTable:
+    """alpha by rows from the calls of uneven lengths among these."""
+    times = AttentionTimes(attention, 1.0)
+    calls = []
+    for row in rows:
+        if row.point.longest > row.point.kv_dec:
+            point = row.point
+            mean = times.of(batch_shape(replace(point, kv_max=0)))
+            longest = times.of(batch_shape(replace(point, kv_dec=point.kv_max, kv_max=0)))
+            calls.append(UnevenCall(point.n_dec, mean, longest, row.median_us))
+    return fit_alphas(calls) if calls else constant_alpha(0.0)

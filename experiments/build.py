@@ -139,9 +139,11 @@ def _with_max_tokens(requests: list[Request], rule: int | str) -> list[Request]:
     return [r._replace(max_tokens=most, output_tokens=min(r.output_tokens, most)) for r in requests]
 
 
-def machine(run: RunConfig) -> Machine:
-    """The numbers that turn a run's token counts into shares of its GPUs."""
+def machine(run: RunConfig) -> Machine | None:
+    """The numbers that turn a run's token counts into shares of its GPUs; None for a device without figures."""
     model, gpu = run.pieces.platform.model, run.pieces.platform.gpu
+    if not gpu.memory_gbps:
+        return None
     return Machine(
         params=model.linear_flops_per_token / 2,
         layers=model.layers,

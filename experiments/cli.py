@@ -24,6 +24,7 @@ from simulator.suggest import did_you_mean
 COMMANDS = {
     "run": ("experiments.commands.run", "run a config, or every combination of its sweep"),
     "compare": ("experiments.commands.compare", "compare results, ours or those of `vllm bench serve`"),
+    "live": ("experiments.commands.live", "run a config on a real decoder, in real time, and measure it"),
     "plot": ("experiments.commands.plot", "draw the figures of results"),
     "trace": ("experiments.commands.trace", "info: what a trace holds, and how it is read"),
     "list": ("experiments.commands.list", "schedulers, cost-models, models, gpus, traces, configs or measured"),

@@ -17,6 +17,8 @@ from experiments.overrides import Draft
 from experiments.schema import DEFAULT_NAMES, Named, Settings, Trace
 from experiments.yamltext import KeyPath
 from simulator import costs, plugins, schedulers
+from simulator.costs.table import AUTO, Table
+from simulator.errors import ConfigError
 from simulator.kv import BlockPool, Reservation
 from simulator.radix_pool import RadixPool
 from simulator.schedulers.base import Scheduler
@@ -58,8 +60,23 @@ class Pieces:
         """A fresh scheduler. Raises ConfigError where its options are out of range."""
         return self.scheduler_class(**self.options["scheduler"])
 
+    @property
+    def lacks_profile(self) -> bool:
+        """Whether times shall come from a profile of a device without figures, and none is given.
+
+        None is shipped, as every machine's processor is another. A live run needs no times; others raise on use.
+        """
+        unfound = self.cost_class is Table and self.options["cost_model"]["profile"] == AUTO
+        return unfound and not self.platform.gpu.memory_gbps
+
     def cost_model(self) -> Any:
         """A fresh cost model for this platform. Raises ConfigError, likewise."""
+        if self.lacks_profile:
+            model, gpu = self.platform.model.name, self.platform.gpu.name
+            raise ConfigError(
+                f"cost_model.profile: none is shipped for {gpu}; `servesim calibrate measure --model {model} --device"
+                f" {gpu} --out DIR` and `servesim calibrate fit DIR` make one: cost_model.profile=DIR/profile.json"
+            )
         return self.cost_class(self.platform, **self.options["cost_model"])
 
 
@@ -84,6 +101,8 @@ def check_pieces(draft: Draft, settings: Settings, faults: Faults) -> Pieces:
         finder.files, finder.replaced, finder.derived,
     )  # fmt: skip
     _try_to_build("scheduler", pieces.scheduler, pieces, faults)
+    if pieces.lacks_profile:
+        return pieces
     # Measured times belong to one platform: whether they fit can be asked where that is known.
     if faults.sound("model", "gpu", "engine.tensor_parallel_size") or not any(
         f"cost_model.{name}" in finder.files for name in FILE_OPTIONS

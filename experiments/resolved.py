@@ -59,11 +59,11 @@ def _sha256(path: Path, _modified_ns: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def resolved_text(run: RunConfig) -> str:
-    """The resolved config of `run` as YAML."""
+def resolved_text(run: RunConfig, note: str = "Running this file gives the same run, bit for bit.") -> str:
+    """The resolved config of `run` as YAML, with a `note` on what it is good for."""
     lines = [
         f"# Resolved by servesim {__version__}. Behind each value stands who gave it.",
-        "# Running this file gives the same run, bit for bit.",
+        f"# {note}",
     ]
     for key, value in run.effective.items():
         if not isinstance(value, Mapping):

@@ -61,18 +61,23 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, Recursi
 
 
 def write_result(
-    out_dir: Path | str, log: RunLog, context: RunContext, modules: Mapping[str, str] | None = None
+    out_dir: Path | str,
+    log: RunLog,
+    context: RunContext,
+    modules: Mapping[str, str] | None = None,
+    fields: Result | None = None,
 ) -> Result:
     """Write the run's folder and return `name`, `out_dir` and the fields of `result.json`.
 
-    `modules` are the SHA-256 of the user's modules that the run drew on, by path. Other files in the folder stay. Each
+    `modules` are the SHA-256 of the user's modules that the run drew on, by path. `fields` is what `result.json` shall
+    hold where that isn't of this log alone, but of several. Other files in the folder stay. Each
     file appears whole or not at all.
     """
     folder = Path(out_dir)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / META).unlink(missing_ok=True)
     now = datetime.now().astimezone()
-    fields = result_fields(log, context, now)
+    fields = result_fields(log, context, now) if fields is None else fields
     files = {
         CONFIG: _write(folder / CONFIG, context.config_yaml),
         REQUESTS: _write(folder / REQUESTS, requests_csv(log)),

@@ -111,12 +111,12 @@ def execute(run: RunConfig, out_dir: Path, title: str = "") -> dict[str, Any]:
     """
     load = workload(run.settings)
     with outside_named(run.pieces):  # ahead of the simulation: what a cost model lacks shall not cost an hour
-        context = _context(run, load)
+        context = priced(context_of(run, load), run)
     started = time.perf_counter()
     with _progress_bar(title, len(load.requests)) as progress:
         log = simulate_run(run, load.requests, progress)
     context = replace(context, wall_s=time.perf_counter() - started)
-    _check_completed(run, log)
+    check_completed(run, log)
     context = replace(context, reserved=reserved_of(run, log, load.requests))
     result = write_result(out_dir, log, context, user_modules((run.pieces.scheduler_class, run.pieces.cost_class)))
     if run.settings.figures is True:
@@ -148,18 +148,23 @@ def simulate_run(run: RunConfig, requests: list[Request], progress: Progress | N
 def write_sweep(plan: Plan, results_dir: Path, results: list[dict[str, Any]]) -> Path:
     """Write `summary.csv`, one line per run, and the figures of the sweep into its folder, and return that."""
     folder = results_dir / plan.name
-    rows = [_summary_row(result) for result in results]
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    with _replacing(folder / "summary.csv") as file:
-        writer = csv.DictWriter(file, columns, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_summary(folder / "summary.csv", results)
     if plan.runs[0].settings.figures:
         from experiments.plots import plot_sweep
 
         with naming(folder):
             plot_sweep(results, folder)
     return folder
+
+
+def write_summary(path: Path, results: list[dict[str, Any]]) -> None:
+    """Write the scalars of results as CSV, one line per run."""
+    rows = [_summary_row(result) for result in results]
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    with _replacing(path) as file:
+        writer = csv.DictWriter(file, columns, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def _summary_row(result: dict[str, Any]) -> dict[str, Any]:
@@ -181,7 +186,8 @@ def _replacing(path: Path) -> Iterator[TextIO]:
         partial.unlink(missing_ok=True)
 
 
-def _check_completed(run: RunConfig, log: RunLog) -> None:
+def check_completed(run: RunConfig, log: RunLog) -> None:
+    """Raise ConfigError where not one request completed, with the reasons counted."""
     if log.sequences["finished"].any():
         return
     reasons = Counter(reason or "unfinished" for reason in log.reasons)
@@ -189,10 +195,16 @@ def _check_completed(run: RunConfig, log: RunLog) -> None:
     raise ConfigError(f"{run.label or run.settings.name}: no request completed, of {len(log.ids)}: {counted}")
 
 
-def _context(run: RunConfig, load: Workload) -> RunContext:
-    """What is known of a run before it: all but how long it takes and what it reserves."""
-    settings, cost_model = run.settings, run.pieces.cost_model()
-    profile = getattr(cost_model, "profile", None)
+def priced(context: RunContext, run: RunConfig) -> RunContext:
+    """`context` with what gives the times of `run`."""
+    cost_model = run.pieces.cost_model()
+    profile = getattr(getattr(cost_model, "profile", None), "name", None)
+    return replace(context, cost_model=cost_model.name, cost_is_bound=cost_model.is_bound, profile=profile)
+
+
+def context_of(run: RunConfig, load: Workload) -> RunContext:
+    """What is known of a run before it: all but its cost model, how long it takes and what it reserves."""
+    settings = run.settings
     return RunContext(
         name=settings.name,
         config_yaml=resolved_text(run),
@@ -206,9 +218,6 @@ def _context(run: RunConfig, load: Workload) -> RunContext:
         slo={name: ms for name, ms in settings.slo.model_dump().items() if ms is not None} or None,
         percentiles=settings.percentiles,
         scheduler_options=run.pieces.options["scheduler"],
-        cost_model=cost_model.name,
-        cost_is_bound=cost_model.is_bound,
-        profile=getattr(profile, "name", None),
         workload=load.info,
         machine=machine(run),
         versions={name: version(name) for name in ("simpy", "numpy")},

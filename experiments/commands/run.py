@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("config", help="a file, or a name of `servesim list configs`")
     parser.add_argument("overrides", nargs="*", metavar="key.path=value", help="change the config; values are YAML")
     parser.add_argument(
-        "--out", type=_folder, default=Path("results"), metavar="DIR", help="results go below (results)"
+        "--out", type=named_folder, default=Path("results"), metavar="DIR", help="results go below (results)"
     )
     parser.add_argument("--force", action="store_true", help="run again what is complete already")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
@@ -58,7 +58,8 @@ def main(arguments: list[str]) -> int:
     return _status([failure.exit_status for _, failure in failures])
 
 
-def _folder(text: str) -> Path:
+def named_folder(text: str) -> Path:
+    """An argument type: a folder's path."""
     if not text.strip():
         raise argparse.ArgumentTypeError(f"{text!r} must name a folder; '.' is the current one")
     return Path(text)

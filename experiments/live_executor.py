@@ -1,0 +1,168 @@
+"""Carries out an engine's iterations on a real decoder, in real time.
+
+Plans and memory are the simulator's; here lie the tokens and the physical pages behind them. Prompts are random,
+answers are what the decoder samples, as many as the request says. Of a padded batch the whole rectangle is computed:
+every row as long as the longest, padding in front.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import simpy
+import torch
+from simpy.core import SimTime
+
+from calibration.decoder import Decoder, Row, Rows
+from simulator.batch import Batch
+from simulator.clock import NS_PER_S
+from simulator.engine import NEVER
+from simulator.plan import BatchShape, IterationPlan
+from simulator.request import DECODING, PREFILLING, Request, Sequence
+
+PADDING = 0  # a token's id
+WARM_UPS = 3
+
+
+class WallClock(simpy.Environment):
+    """Integer nanoseconds of this machine's clock, from the call of `run`: no event happens before its time."""
+
+    def __init__(self) -> None:
+        super().__init__(initial_time=0)
+        self._zero_ns = 0
+
+    def run(self, until: SimTime | simpy.Event | None = None) -> object:
+        """As SimPy's, from now on."""
+        self._zero_ns = time.perf_counter_ns()
+        return super().run(until)
+
+    def elapsed_ns(self) -> int:
+        """The time now."""
+        return time.perf_counter_ns() - self._zero_ns
+
+    def step(self) -> None:
+        """The next event, once it is time."""
+        due_ns = self.peek()  # infinite where there is none
+        while 0 < (ahead_ns := due_ns - self.elapsed_ns()) < NEVER:
+            time.sleep(ahead_ns / NS_PER_S)
+        super().step()
+
+
+class _Work(NamedTuple):
+    """`new` tokens of a sequence after `context` in memory."""
+
+    sequence: Sequence
+    new: int
+    context: int
+
+
+class LiveExecutor:
+    """Runs each iteration on `decoder` and takes as long as that takes, host time since the last one included.
+
+    `padded` batches fill a rectangle (a scheduler that holds slots). `counts_blocks`: the memory is paged, so its
+    blocks in use must be the pages in use here, where pages have the same size.
+    """
+
+    def __init__(
+        self, decoder: Decoder, clock: WallClock, requests: Iterable[Request], *, seed: int, padded: bool,
+        counts_blocks: bool,
+    ) -> None:  # fmt: skip
+        self._decoder = decoder
+        self._clock = clock
+        self._padded = padded
+        self._counts_blocks = counts_blocks and not padded
+        draw = np.random.default_rng(seed)
+        self._prompt_tokens = {request.id: request.prompt_tokens for request in requests}
+        # Prompt and answer so far, by request.
+        self._tokens = {name: draw.integers(decoder.vocab, size=n).tolist() for name, n in self._prompt_tokens.items()}
+        self._free = list(range(decoder.num_blocks))
+        self._pages: dict[Sequence, list[int]] = {}
+        self._work: list[_Work] = []
+        self._start_ns = 0
+        self._running: dict[Sequence, None] = {}
+
+    def answered(self, request: Request) -> int:
+        """Tokens that have come out for `request`."""
+        return len(self._tokens[request.id]) - request.prompt_tokens
+
+    def prepare(self, plan: IterationPlan, batch: Batch, now_ns: int) -> None:
+        """Note who computes what, and free the pages of whoever left."""
+        self._start_ns = now_ns
+        self._running = batch.running
+        for seq in [seq for seq in self._pages if seq not in batch.running]:
+            self._free += self._pages.pop(seq)
+        self._check_pages(batch)
+        victims = set(plan.preempt)
+        for seq in victims:
+            self._free += self._pages.pop(seq, ())
+        rows = batch.running if plan.decode is batch.decoding else plan.decode or ()
+        self._work = [
+            _Work(seq, tokens, seq.computed if seq.state == PREFILLING and seq not in victims else 0)
+            for seq, tokens in plan.prefill
+        ]
+        self._work += [
+            _Work(seq, 1, seq.computed)
+            for seq in rows  # type: ignore[union-attr]
+            if seq.state == DECODING and seq not in victims
+        ]
+
+    def iteration_ns(self, shape: BatchShape) -> int:
+        """Run the iteration that was prepared; nanoseconds since it was due to start, at least 1."""
+        rows, ids = self._rectangle(shape) if self._padded else self._lines()
+        device = self._decoder.device
+        built = Rows.build(device, self._decoder.block_size, list(rows.values()))
+        sampled = self._decoder.stack(torch.tensor(ids, device=device), built).tolist()  # waits for the device
+        came = dict(zip(rows, sampled, strict=True))
+        for seq, new, context in self._work:
+            tokens = self._tokens[seq.id]
+            if context + new == len(tokens):  # all it has is in memory: the next one comes out
+                tokens.append(came[seq])
+        computed = sum(row.new_tokens for row in rows.values())
+        assert computed == shape.tokens, f"computed {computed} tokens of {shape}"
+        return max(1, self._clock.elapsed_ns() - self._start_ns)
+
+    def _lines(self) -> tuple[dict[Sequence, Row], list[int]]:
+        """(each sequence's row, the tokens of all of them)."""
+        rows, ids = {}, []
+        for seq, new, context in self._work:
+            rows[seq] = Row(new, context, self._room(seq, context + new))
+            ids += self._tokens[seq.id][context : context + new]
+        return rows, ids
+
+    def _rectangle(self, shape: BatchShape) -> tuple[dict[Sequence, Row], list[int]]:
+        """The same where every running sequence has a row as long as the longest."""
+        new = shape.prefill[0][0] if shape.prefill else 1
+        length = new if shape.prefill else shape.decode_max_context
+        rows, ids = {}, []
+        for seq in self._running:
+            rows[seq] = Row(new, length - new, self._room(seq, length))
+            tokens = self._tokens[seq.id][-new:]
+            ids += [PADDING] * (new - len(tokens)) + tokens
+        return rows, ids
+
+    def _room(self, seq: Sequence, tokens: int) -> list[int]:
+        """The pages of `seq`, enough for `tokens`."""
+        pages = self._pages.setdefault(seq, [])
+        while len(pages) * self._decoder.block_size < tokens:
+            pages.append(self._free.pop())
+        return pages
+
+    def _check_pages(self, batch: Batch) -> None:
+        kv, pages = batch.kv, self._decoder.num_blocks - len(self._free)
+        if self._counts_blocks and kv.block_size == self._decoder.block_size:
+            assert kv.total - kv.free == pages, f"{kv.total - kv.free} blocks in use, but {pages} pages"
+
+
+@torch.inference_mode()
+def warm_up(decoder: Decoder, prompt_tokens: int, sequences: int) -> None:
+    """Run what a first call of each kind sets up: a prompt, decode rows, both in one call. All in the same pages."""
+    room = decoder.num_blocks * decoder.block_size
+    chunk = Row(min(prompt_tokens, room), 0, list(range(decoder.num_blocks)))
+    decodes = [Row(1, chunk.new_tokens - 1, chunk.blocks)] * sequences
+    for _ in range(WARM_UPS):
+        for rows in ([chunk], decodes, [chunk, *decodes]):
+            built = Rows.build(decoder.device, decoder.block_size, rows)
+            decoder.stack(torch.zeros_like(built.positions), built).tolist()

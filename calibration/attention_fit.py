@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from calibration.forms import fit_roofline
-from calibration.grids import Cell, Cells, decode_grid, ratio_grid
+from calibration.grids import Cell, Cells, decode_grid, smooth_grid
 from calibration.joins import MixedCall, UnevenCall, fit_alphas, fit_powers
 from calibration.points import Point, Timed
 from calibration.predict import batch_shape
@@ -32,7 +32,7 @@ def fit_attention(rows: Sequence[Timed], model: ModelSpec, tp: int, rest: Curve)
     none = constant_alpha(0.0)
     attention = Attention(
         model.layers,
-        ratio_grid(chunks, _prefill_form(roofline)),
+        smooth_grid(chunks, _prefill_form(roofline)),
         even, None, None, none, none, roofline,
         None if roofline is None else _several(prefill, chunks, roofline),
     )  # fmt: skip
@@ -76,17 +76,18 @@ def _prefill_form(roofline: PrefillRoofline | None) -> Callable[[float, float], 
     """Microseconds of a chunk after a context; without a roofline, its query-key pairs stand for them."""
     if roofline is None:
         return lambda chunk, context: chunk * (context + (chunk + 1) / 2)
-    return lambda chunk, context: roofline.us(chunk * (context + (chunk + 1) / 2), chunk, context)
+    return roofline.chunk_us
 
 
 def _several(rows: Iterable[Timed], alone: Cells, roofline: PrefillRoofline) -> GridTable | None:
     """Equal prompts without history by their number and length, one prompt among them."""
-    more = _cells((r for r in rows if r.point.seqs > 1 and not r.point.ctx), lambda p: (p.seqs, p.chunk))
+    more = _cells((r for r in rows if r.point.seqs > 1 and not r.point.ctx), lambda p: (p.chunk, p.seqs))
     if not more:
         return None
-    lengths = {length for _, length in more}
-    one = {(1, chunk): us for (chunk, context), us in alone.items() if not context and chunk in lengths}
-    return ratio_grid(one | more, lambda k, n: roofline.us(k * n * (n + 1) / 2, k * n, 0))
+    lengths = {length for length, _ in more}
+    one = {(chunk, 1.0): us for (chunk, context), us in alone.items() if not context and chunk in lengths}
+    table = smooth_grid(one | more, roofline.prompts_us)
+    return GridTable(table.columns, table.rows, tuple(zip(*table.us, strict=True)), table.total_tokens)
 
 
 def _with_mixed(attention: Attention, rows: Sequence[Timed], rest: Curve) -> tuple[Attention, str]:

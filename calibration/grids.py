@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from math import log1p
 
 import numpy as np
 
@@ -47,28 +48,33 @@ def _same_total(curves: Mapping[float, Curve], row: float, column: float) -> flo
     return a.at(at_low) * (1 - share) + b.at(at_high) * share
 
 
-def ratio_grid(cells: Cells, form: Callable[[float, float], float]) -> GridTable:
-    """Microseconds by (row, column), the missing ones filled in: the form, x the ratio that the points nearby have to it.
+def smooth_grid(cells: Cells, form: Callable[[float, float], float]) -> GridTable:
+    """Microseconds by (row, column), the missing ones filled in, as `simulator.costs.attention` reads such a table.
 
-    Along the row and along the column where there are points on both sides, else at the nearer ends of both.
+    The mean of a straight line along the row and of the ratio to the form along the column, over the logarithm, where
+    there are points on both sides; else the form, x its ratio at the nearest ends.
     """
     cells, rows, columns = _lines(cells)
-    ratios = {cell: us / form(*cell) for cell, us in cells.items()}
 
     def filled(row: float, column: float) -> float:
-        accounts = []
-        for line, at in (
-            (sorted((c, ratio) for (r, c), ratio in ratios.items() if r == row), column),
-            (sorted((r, ratio) for (r, c), ratio in ratios.items() if c == column), row),
-        ):
-            if line:
-                at_points, values = zip(*line, strict=True)
-                accounts.append((at_points[0] < at < at_points[-1], float(np.interp(at, at_points, values))))
-        between = [ratio for inside, ratio in accounts if inside]
-        return form(row, column) * float(np.mean(between or [ratio for _, ratio in accounts]))
+        own = sorted((c, us) for (r, c), us in cells.items() if r == row)
+        across = sorted((log1p(r), us / form(r, c)) for (r, c), us in cells.items() if c == column)
+        ratio, between = _straight(across, log1p(row))
+        along, inside = _straight(own, column)
+        accounts = [along] * inside + [form(row, column) * ratio] * between
+        if accounts:
+            return float(np.mean(accounts))
+        at, us = own[0] if column < own[0][0] else own[-1]
+        return form(row, column) * float(np.mean([us / form(row, at), ratio]))
 
     us = tuple(tuple(cells.get((r, c)) or filled(r, c) for c in columns) for r in rows)
     return GridTable(rows, columns, us, _total(cells, rows, columns))
+
+
+def _straight(points: Sequence[tuple[float, float]], at: float) -> tuple[float, bool]:
+    """(the value at `at` between points, or at the nearest end; whether it is between points)."""
+    xs, values = zip(*points, strict=True)
+    return float(np.interp(at, xs, values)), xs[0] < at < xs[-1]
 
 
 def _lines(cells: Cells) -> tuple[dict[Cell, float], tuple[float, ...], tuple[float, ...]]:

@@ -68,6 +68,14 @@ class PrefillRoofline:
         memory = self.us_per_token * tokens + self.us_per_context_token * contexts
         return self.floor_us + join(compute, memory, self.power)
 
+    def chunk_us(self, new: float, before: float) -> float:
+        """A chunk of `new` tokens after `before` in memory."""
+        return self.us(new * before + new * (new + 1) / 2, new, before)
+
+    def prompts_us(self, length: float, prompts: float) -> float:
+        """As many prompts of one length, without history."""
+        return self.us(prompts * length * (length + 1) / 2, prompts * length, 0)
+
 
 @dataclass(frozen=True)
 class Attention:

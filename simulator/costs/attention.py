@@ -1,34 +1,40 @@
 """Attention times looked up in a profile, for one call over all its layers or one: the rules, and where they reach.
 
-Several prefill chunks in one call, in a profile with a roofline: by their tokens and query-key pairs through the
-roofline, x the residual of as many equal prompts where such were timed. In one without: at most what one chunk of all
-their tokens after their mean history would cost (it attends to more), and at most their sum one by one (which fills the
-GPU less well); the smaller of the two. In a mixed call the decode rows cost more than alone and are joined to the
-prefill by the profile's rule. Uneven contexts add alpha (t(longest) - t(mean)), alpha by the number of rows.
+Several prefill chunks in one call, in a profile with a roofline: as many equal prompts where such were timed (else one
+chunk of all their tokens), x what the roofline makes of their true query-key pairs and contexts. In one without: at
+most what one chunk of all their tokens after their mean history would cost (it attends to more), and at most their sum
+one by one (which fills the GPU less well); the smaller of the two. In a mixed call the decode rows cost more than alone
+and are joined to the prefill by the profile's rule. Uneven contexts add alpha (t(longest) - t(mean)), alpha by the
+number of rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import log1p
 
 from simulator.costs.reach import Column, Lookup, Mask, Span, Work
-from simulator.curves import Curve, Grid
+from simulator.curves import CACHED_ROWS, Curve, Grid
 from simulator.plan import BatchShape
 from simulator.profile_tables import Attention, AxisTable, GridTable, PrefillRoofline, join
+
+Chunks = Sequence[tuple[int, int]]
+# Contexts that stand for those never timed, where only prompts without history were.
+BEYOND = tuple(float(2**i) for i in range(6, 21))
 
 
 class AttentionTimes:
     """Times of attention calls, microseconds x `scale`."""
 
     def __init__(self, attention: Attention, scale: float) -> None:
-        self._scale, self._roofline, self._several = scale, attention.roofline, None
-        self._tables = attention
-        if self._roofline is None:
-            self._prefill = _scaled(attention.prefill, scale)
-        else:
-            self._prefill = held(_residuals(attention.prefill, self._roofline))
+        self._tables, self._scale = attention, scale
+        self._prefill: Grid | _Smooth = _scaled(attention.prefill, scale)
+        self._several: _Smooth | None = None
+        self._roofline = roofline = attention.roofline
+        if roofline is not None:
+            self._prefill = _Smooth(attention.prefill, roofline.chunk_us, scale)
             if attention.several is not None:
-                self._several = held(_several_residuals(attention.several, self._roofline))
+                self._several = _Smooth(_transposed(attention.several), roofline.prompts_us, scale)
         self._decode = _scaled(attention.decode, scale)
         self._mixed = _scaled(attention.decode_in_mixed or attention.decode, scale)
         self._power = None if attention.p is None else held(attention.p)
@@ -68,16 +74,23 @@ class AttentionTimes:
     def _smooth(
         self, roofline: PrefillRoofline, chunks: Sequence[tuple[int, int]], tokens: int, weighted: int
     ) -> float:
+        """Prefill alone: what was timed nearest, x what the roofline makes of the difference."""
+        context = weighted / tokens
+        if len(chunks) == 1:
+            return self._prefill.row(tokens).at(context)
         pairs, contexts = float(weighted), 0
         for new, before in chunks:
             pairs += new * (new + 1) / 2
             contexts += before
-        time = self._scale * roofline.us(pairs, tokens, contexts)
-        if len(chunks) == 1 or self._several is None:
-            return time * self._prefill.row(tokens).at(weighted / tokens)
+        us = roofline.us(pairs, tokens, contexts)
+        if self._several is None:
+            return self._prefill.row(tokens).at(context) * us / roofline.chunk_us(tokens, context)
         length = tokens / len(chunks)
-        after = self._prefill.row(length)
-        return time * self._several.row(len(chunks)).at(length) * (after.at(weighted / tokens) / after.at(0.0))
+        time = self._several.row(length).at(len(chunks)) * us / roofline.prompts_us(length, len(chunks))
+        if contexts:
+            one = self._prefill.row(length)
+            time *= one.at(context) / one.at(0.0) * roofline.chunk_us(length, 0) / roofline.chunk_us(length, context)
+        return time
 
     def _joined(self, prefill: float, tokens: int, shape: BatchShape) -> float:
         """Prefill attention and the decode rows beside it, in one call."""
@@ -137,22 +150,36 @@ def held(table: GridTable) -> Grid:
     return Grid((*table.rows, 2 * table.rows[-1] + 1), (*table.columns, 2 * table.columns[-1] + 1), [*rows, rows[-1]])
 
 
-def _residuals(table: GridTable, roofline: PrefillRoofline) -> GridTable:
-    """Measured / roofline, of a chunk after a history."""
-    return _ratios(table, lambda new, before: roofline.us(new * before + new * (new + 1) / 2, new, before))
+class _Smooth:
+    """A table read by straight lines along its columns, and from row to row by its ratio to a form.
+
+    Time is linear in a chunk's context and in the number of prompts, but not in their length: there the form bends, and
+    the ratio of measured to form goes straight over the logarithm, and holds beyond the ends. Where there is a single
+    column, the form goes on from it.
+    """
+
+    def __init__(self, table: GridTable, form: Callable[[float, float], float], scale: float) -> None:
+        columns = table.columns if len(table.columns) > 1 else (*table.columns, *BEYOND)
+        ratios = [tuple(us / form(row, column) for column, us in zip(table.columns, line, strict=True))
+                  for row, line in zip(table.rows, table.us, strict=True)]  # fmt: skip
+        self._ratios = held(GridTable(tuple(map(log1p, table.rows)), table.columns, tuple(ratios)))
+        self._columns, self._form, self._scale = columns, form, scale
+        self._cache: dict[float, Curve] = {}
+
+    def row(self, v: float) -> Curve:
+        """The curve over the columns at row value `v`."""
+        curve = self._cache.get(v)
+        if curve is None:
+            if len(self._cache) >= CACHED_ROWS:
+                self._cache.clear()
+            ratios = self._ratios.row(log1p(v))
+            times = [self._scale * self._form(v, column) * ratios.at(column) for column in self._columns]
+            curve = self._cache[v] = Curve(self._columns, times)
+        return curve
 
 
-def _several_residuals(table: GridTable, roofline: PrefillRoofline) -> GridTable:
-    """Measured / roofline, of equal prompts without history."""
-    return _ratios(table, lambda k, new: roofline.us(k * new * (new + 1) / 2, k * new, 0))
-
-
-def _ratios(table: GridTable, form: Callable[[float, float], float]) -> GridTable:
-    ratios = [
-        tuple(us / form(row, column) for column, us in zip(table.columns, line, strict=True))
-        for row, line in zip(table.rows, table.us, strict=True)
-    ]
-    return GridTable(table.rows, table.columns, tuple(ratios))
+def _transposed(table: GridTable) -> GridTable:
+    return GridTable(table.columns, table.rows, tuple(zip(*table.us, strict=True)), table.total_tokens)
 
 
 def _alphas(table: AxisTable) -> Curve:

@@ -9,7 +9,7 @@ import numpy as np
 
 from calibration.forms import fit_roofline
 from calibration.grids import Cell, Cells, decode_grid, smooth_grid
-from calibration.joins import MixedCall, UnevenCall, fit_alphas, fit_powers
+from calibration.joins import POWERS, MixedCall, UnevenCall, errors, fit_alphas, fit_powers
 from calibration.points import Point, Timed
 from calibration.predict import batch_shape
 from simulator.costs.attention import AttentionTimes
@@ -20,6 +20,8 @@ from simulator.specs import ModelSpec
 
 ELEMENT_BYTES = 2
 FEWEST_CALLS = 8  # mixed calls that an exponent of a chunk and number of rows needs, else one is fitted to all
+MOST_CALLS = 300  # that the exponent of all is looked for by
+LEAST_SHARE = 0.2
 FEWEST_POINTS = 5  # prefill calls that a roofline's four parameters need; with fewer, straight lines
 
 
@@ -91,25 +93,47 @@ def _several(rows: Iterable[Timed], alone: Cells, roofline: PrefillRoofline) -> 
 
 
 def _with_mixed(attention: Attention, rows: Sequence[Timed], rest: Curve) -> tuple[Attention, str]:
-    """With the table of decode rows beside the shortest chunk, and the exponents that the other calls ask for."""
+    """With the table of decode rows beside the shortest chunk, and the exponents of the calls.
+
+    What the decode rows take beside that chunk is what is left of the call's time once the chunk's own is taken out of
+    it by the p-norm; the p is the one by which this table does best on all calls. Where a chunk and number of rows has
+    FEWEST_CALLS, it then gets a p of its own.
+    """
     even = [row for row in rows if row.point.longest == row.point.kv_dec]
     shortest = min(row.point.chunk for row in even)
-    beside = [r for r in even if (r.point.chunk, r.point.ctx, r.point.seqs) == (shortest, 0, 1)]
-    attention = replace(attention, decode_in_mixed=decode_grid(_cells(beside, _decode_key)))
-    power, off = fit_powers(_calls(attention, even, rest), FEWEST_CALLS)
-    median, high = np.percentile(off, [50, 90]) * 100
-    note = f"median {median:.1f} %, 90th percentile {high:.1f} % of a layer, {len(off)} calls of the fit"
+    beside = _cells((r for r in even if (r.point.chunk, r.point.ctx, r.point.seqs) == (shortest, 0, 1)), _decode_key)
+    chunk_us = AttentionTimes(attention, 1.0).of(BatchShape(((shortest, 0),)))
+    some = even[:: -(-len(even) // MOST_CALLS)]
+
+    def inverted(p: float) -> Attention:
+        return replace(attention, decode_in_mixed=decode_grid({c: _left(us, chunk_us, p) for c, us in beside.items()}))
+
+    def off(p: float) -> float:
+        return float(errors(_calls(inverted(p), some, rest), np.array([p])).mean())
+
+    attention = inverted(min(POWERS[::5].tolist(), key=off))
+    power, left = fit_powers(_calls(attention, even, rest), FEWEST_CALLS)
+    median, high = np.percentile(left, [50, 90]) * 100
+    note = f"median {median:.1f} %, 90th percentile {high:.1f} % of a layer, {len(left)} calls of the fit"
     return replace(attention, p=power), note
 
 
-def _calls(attention: Attention, rows: Iterable[Timed], rest: Curve) -> Iterable[MixedCall]:
+def _left(us: float, chunk_us: float, p: float) -> float:
+    """The other half of a p-norm, at least LEAST_SHARE of the whole: noise may hide it."""
+    return float(us * max(1 - min(chunk_us / us, 1.0) ** p, LEAST_SHARE**p) ** (1 / p))
+
+
+def _calls(attention: Attention, rows: Iterable[Timed], rest: Curve) -> list[MixedCall]:
+    """The mixed calls beside the times of their halves."""
     alone = AttentionTimes(attention, 1.0)
     inside = AttentionTimes(replace(attention, decode=attention.decode_in_mixed or attention.decode), 1.0)
+    calls = []
     for row in rows:
         shape = batch_shape(row.point)
         chunks, decode = BatchShape(shape.prefill), shape._replace(prefill=())
         sizes, halves = (chunks.tokens, shape.decode_seqs), (alone.of(chunks), inside.of(decode))
-        yield MixedCall(*sizes, *halves, row.median_us, row.median_us + rest.at(shape.tokens))
+        calls.append(MixedCall(*sizes, *halves, row.median_us, row.median_us + rest.at(shape.tokens)))
+    return calls
 
 
 def _alphas(attention: Attention, rows: Iterable[Timed]) -> AxisTable:

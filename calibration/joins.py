@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from simulator.profile import AxisTable, GridTable
 
+Column = NDArray[np.float64]
 # Candidates for the exponent of a mixed call; below 1 it takes longer than its halves one after the other.
 POWERS = np.round(np.arange(0.5, 8.01, 0.02), 2)
 
@@ -34,7 +35,7 @@ class UnevenCall(NamedTuple):
     us: float
 
 
-def fit_powers(calls: Iterable[MixedCall], fewest: int = 1) -> tuple[GridTable, NDArray[np.float64]]:
+def fit_powers(calls: Iterable[MixedCall], fewest: int = 1) -> tuple[GridTable, Column]:
     """p in (prefill^p + decode^p)^(1/p) by (chunk, rows), and the errors that are left, as shares of the layer's time.
 
     Each p has the least mean error over its calls (all histories and contexts). Where no chunk and number of rows has
@@ -53,14 +54,20 @@ def fit_powers(calls: Iterable[MixedCall], fewest: int = 1) -> tuple[GridTable, 
     return GridTable(tuple(chunks), tuple(seqs_axis), table), np.concatenate([off for _, off in fitted.values()])
 
 
-def best_power(calls: Sequence[MixedCall]) -> tuple[float, NDArray[np.float64]]:
+def best_power(calls: Sequence[MixedCall]) -> tuple[float, Column]:
     """The p of the least mean error, and the errors."""
-    _, _, a, b, truth, whole = np.array(calls).T
-    large, small = np.maximum(a, b), np.minimum(a, b)
-    joined = large * (1 + (small / large) ** POWERS[:, None]) ** (1 / POWERS[:, None])
-    off = np.abs(joined - truth) / whole
+    off = errors(calls, POWERS)
     best = int(np.argmin(off.mean(axis=1)))
     return float(POWERS[best]), off[best]
+
+
+def errors(calls: Sequence[MixedCall], powers: Column) -> Column:
+    """|joined by p - measured| / the layer's time for each p and call."""
+    _, _, a, b, truth, whole = np.array(calls).T
+    large, small = np.maximum(a, b), np.minimum(a, b)
+    joined = large * (1 + (small / large) ** powers[:, None]) ** (1 / powers[:, None])
+    off: Column = np.abs(joined - truth) / whole
+    return off
 
 
 def _nearest(fitted: Mapping[tuple[int, int], tuple[float, Any]], chunk: int, seqs: int) -> float:

@@ -13,13 +13,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from calibration.forms import SOFT, Column, least_squares
+from calibration.forms import Column, least_squares
 from calibration.points import WHOLE, Point, Timed
 from calibration.predict import Predictor
 from simulator.profile import EagerHost, Profile
 from simulator.profile_tables import join
 
 POWERS = (1.0, 20.0)
+# Residuals beyond 1 % of a step count less and less (scipy's soft_l1): they are a kernel's that lies between points.
+CLOSE = 0.01
 
 
 def fit_host(profile: Profile, rows: Sequence[Timed]) -> Profile:
@@ -49,7 +51,7 @@ def _steady(rows: Sequence[Timed], times: Column) -> tuple[float, float, float]:
     terms = np.array([stack, stack * sequences, layers]).T / measured[:, None]
     short = (measured - kernels) / measured
     found = least_squares()(
-        lambda x: terms @ x - short, np.full(3, 1e-3), bounds=(0, np.inf), loss="soft_l1", f_scale=SOFT,
+        lambda x: terms @ x - short, np.full(3, 1e-3), bounds=(0, np.inf), loss="soft_l1", f_scale=CLOSE,
         x_scale=1 / np.maximum(np.abs(terms).max(axis=0), 1e-9),
     )  # fmt: skip
     base, per_sequence, per_layer = np.where(terms.any(axis=0), found.x, 0.0).tolist()
@@ -73,7 +75,7 @@ def _eager(profile: Profile, rows: Sequence[Timed]) -> EagerHost:
     found = [
         least_squares()(
             off, [longest / 20, longest / 10, power], bounds=([0, 0, POWERS[0]], [10 * longest, longest, POWERS[1]]),
-            loss="soft_l1", f_scale=SOFT, x_scale=[longest, longest, 1.0],
+            loss="soft_l1", f_scale=CLOSE, x_scale=[longest, longest, 1.0],
         )
         for power in (1.1, 3.0)
     ]  # fmt: skip

@@ -44,8 +44,8 @@ def gemm_repeats(path: Path, model: ModelSpec, tp: int) -> Imported:
         return Imported(())
     times = np.array([[row[run] for run in runs] for row in rows])
     off = np.abs(times / np.median(times, axis=1, keepdims=True) - 1.0)
-    note = f"of {len(runs)} collections from their median, {len(rows)} calls of linear layers, in the median"
-    return Imported((), {"linear": 100 * float(np.median(off))}, {"repeat_floor": note})
+    note = f"{len(runs)} collections of {len(rows)} calls of linear layers: median difference from their median"
+    return Imported((), {"linear": 100 * float(np.median(off))}, {"repeats": note})
 
 
 def context_attention(path: Path, model: ModelSpec, tp: int) -> Imported:

@@ -8,7 +8,7 @@ from pathlib import Path
 from calibration.importers import aiconfigurator, vidur
 from calibration.importers.imported import Imported, Reader, Shape, linears, split
 from calibration.importers.tables import columns
-from calibration.points import ELEMENTWISE, Timed
+from calibration.points import WHOLE, Timed
 from simulator.errors import ConfigError
 from simulator.specs import ModelSpec
 
@@ -30,7 +30,8 @@ def read_folder(folder: Path, *, model: ModelSpec, tp: int, form: str | None = N
     """The tables of `folder` that are of a known form (or of `form` alone) and concern `model` on one of `tp` ranks.
 
     Where two tables hold the same operation, the first form's are taken: two methods don't mix. Linear layers of other
-    shapes are kept only as neighbours of those of the model that nobody timed. A fifth is held out. Raises ConfigError,
+    shapes are kept, and all fitted, only as neighbours of those of the model that nobody timed. Of the rest a fifth is
+    held out. Raises ConfigError,
     the faults of all tables at once.
     """
     known = [(path, read) for name, path, read in _tables(folder) if form in (None, name)]
@@ -45,27 +46,23 @@ def read_folder(folder: Path, *, model: ModelSpec, tp: int, form: str | None = N
             faults += error.faults
     if faults:
         raise ConfigError(faults)
-    rows = _relevant(_first_of_each(parts), linears(model, tp).values())
+    own = set(linears(model, tp).values())
+    rows = _relevant(_first_of_each(parts), own)
     if not rows:
         raise ConfigError(f"{folder}: its tables hold nothing of {model.name} on {tp} ranks")
+    foreign = [row for row in rows if row.point.op == "linear" and (row.point.n, row.point.k) not in own]
     return Imported(
-        split(rows),
+        [*split([row for row in rows if row not in foreign]), *foreign],
         {op: floor for part in parts for op, floor in part.repeat_floor_pct.items()},
         {op: note for part in reversed(parts) for op, note in part.notes.items()},
     )
 
 
-def metadata(imported: Imported, *, model: ModelSpec, tp: int) -> dict[str, str]:
-    """What a profile of such rows says about them: how each operation was timed, what wasn't, what to beware of."""
-    timed = {row.point.op for row in imported.rows}
-    shapes = {(row.point.n, row.point.k) for row in imported.rows if row.point.op == "linear"}
-    absent = [name for name, shape in linears(model, tp).items() if shape not in shapes]
-    absent += [op for op in (*ELEMENTWISE, "stack") if op not in timed]
+def metadata(imported: Imported) -> dict[str, str]:
+    """What a profile of such rows says about them: how each operation was timed, and what to beware of."""
     said = {f"timed_{op}": note for op, note in imported.notes.items()}
-    if absent:
-        said["not_timed"] = f"{', '.join(absent)}: by fallback, where the forms have one, or absent"
-    if "mixed" not in timed:
-        said["mixed_layer_error"] = "no mixed calls timed: prefill and decode added up"
+    if not any(row.point.op in WHOLE for row in imported.rows):
+        said["host"] = "no whole step was timed: nothing between kernels"
     if any(row.l2 == "hot" for row in imported.rows if row.point.op == "decode"):
         said["caution_l2"] = (
             "decode attention re-reads the same keys and values: where they fit in the L2 cache, up to 27 % too fast "

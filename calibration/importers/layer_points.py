@@ -1,12 +1,14 @@
 """LLMServingSim's tables of one decoder layer as points of a calibration, and whole steps added up from them.
 
 The tables (see `calibration.importers.llmservingsim`) hold a grid of sizes that are powers of two, and on some GPUs a
-second grid between its points: the first is split like any other, the second is never fitted.
+second grid between its points: the first is split like any other, the second is never fitted. Uneven decode lengths
+(skew.csv) are left out: even lengths take two to three times as long there as in attention.csv, so only their ratios
+say something.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,9 +45,7 @@ def layer_points(source: Source, *, model: ModelSpec, tp: int) -> Imported:
         if (made := point(row["layer"], int(row[axis]))) is not None
     ]
     grid, between = _attention(source.folder / "attention.csv")
-    skew = source.folder / "skew.csv"
-    uneven = _uneven(skew) if source.uneven_lengths and skew.is_file() else ()
-    rows = [*split(merged([*times, *grid])), *split(merged(uneven)), *_off_grid(merged(between))]
+    rows = [*split(merged([*times, *grid])), *(replace(row, split=OFF_GRID) for row in merged(between))]
     return Imported(rows, notes={"attention": "inside vLLM, eager, mean of 3"})
 
 
@@ -60,18 +60,6 @@ def _attention(path: Path) -> tuple[list[tuple[Point, float]], list[tuple[Point,
         between = any(size & (size - 1) for size in (chunk, ctx, n_dec, kv_dec))
         parts[between].append((made, row["time_us"]))
     return parts
-
-
-def _uneven(path: Path) -> Iterator[tuple[Point, float]]:
-    """Decode rows of two lengths, without a chunk."""
-    for row in read_table(path, ("n", "kv_mean", "kv_big", "t_skew_us"), text="regime"):
-        if row["regime"] == "pure":
-            n, mean, longest = int(row["n"]), round(row["kv_mean"]), int(row["kv_big"])
-            yield Point("decode", n_dec=n, kv_dec=mean, kv_max=longest, mode="eager"), row["t_skew_us"]
-
-
-def _off_grid(rows: Iterable[Timed]) -> list[Timed]:
-    return [replace(row, split=OFF_GRID) for row in rows]
 
 
 def summed_steps(rows: Sequence[Timed], *, model: ModelSpec, tp: int) -> list[Timed]:
@@ -94,7 +82,13 @@ def summed_steps(rows: Sequence[Timed], *, model: ModelSpec, tp: int) -> list[Ti
             us = model.layers * (row.median_us + layer.at(point.tokens)) + once.at(point.tokens)
             us += sampled.at(point.seqs + point.n_dec)
             steps.append(
-                replace(row, point=replace(point, op="stack", layers=model.layers), median_us=us, split=OFF_GRID)
+                replace(
+                    row,
+                    point=replace(point, op="stack", layers=model.layers),
+                    median_us=us,
+                    split=OFF_GRID,
+                    reason=SUMMED,
+                )
             )
     return steps
 

@@ -13,6 +13,7 @@ from simulator.specs import get_model
 KERNELS = Path(__file__).parents[1] / "data" / "kernels"
 H200 = KERNELS / "h200_sxm"
 MODEL = get_model("llama-3.1-8b")
+OWN = {(6144, 4096), (4096, 4096)}
 
 
 def rows_of(op: str, rows: list[Timed] | tuple[Timed, ...]) -> dict[Point, Timed]:
@@ -40,9 +41,9 @@ def test_linear_layers_that_nobody_timed_have_their_neighbours() -> None:
 
 def test_a_fifth_is_held_out_but_no_corner() -> None:
     rows = read_folder(H200, model=MODEL, tp=1).rows
-    share = sum(row.split == HOLDOUT for row in rows) / len(rows)
-    assert 0.15 < share < 0.25
-    assert {row.split for row in rows} == {FIT, HOLDOUT}
+    own = [row for row in rows if row.point.op != "linear" or (row.point.n, row.point.k) in OWN]
+    assert 0.15 < sum(row.split == HOLDOUT for row in own) / len(own) < 0.25
+    assert {row.split for row in rows if row not in own} == {FIT}  # neighbours only fill in
     prefill, decode, linear = (rows_of(op, rows) for op in ("prefill", "decode", "linear"))
     assert prefill[Point("prefill", seqs=1, chunk=1)].split == FIT
     assert decode[Point("decode", n_dec=1, kv_dec=2)].split == FIT
@@ -80,11 +81,10 @@ def test_duplicates_become_their_median(tmp_path: Path) -> None:
     assert (row.median_us, row.samples, row.split) == (4.0, 3, FIT)
 
 
-def test_what_was_not_timed_is_said() -> None:
+def test_how_it_was_timed_is_said() -> None:
     found = read_folder(H200, model=MODEL, tp=1)
-    said = metadata(found, model=MODEL, tp=1)
-    assert said["not_timed"].startswith("gate_up, down, lm_head, embedding, norm")
-    assert said["mixed_layer_error"] == "no mixed calls timed: prefill and decode added up"
+    said = metadata(found)
+    assert said["host"] == "no whole step was timed: nothing between kernels"
     assert "vllm_flash_attn_fa3" in said["timed_decode"]
     assert "27 %" in said["caution_l2"]
     assert "clock" in said["caution_clocks"]

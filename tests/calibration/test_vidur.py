@@ -32,9 +32,7 @@ def test_layers_come_from_vidur_and_the_rest_from_aiconfigurator() -> None:
     assert {row.point.op for row in found.rows} == {
         "linear", "embedding", "norm", "rope", "activation", "add", "prefill", "decode",
     }  # fmt: skip
-    said = metadata(found, model=MODEL, tp=1)
-    assert said["not_timed"].startswith("lm_head, kv_write, sampling, stack")
-    assert "caution_clocks" in said
+    assert "caution_clocks" in metadata(found)
     (only,) = {row.point.mode for row in read_folder(A100, model=MODEL, tp=1, form="vidur").rows}
     assert only == "eager"
 

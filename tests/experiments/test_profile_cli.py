@@ -85,7 +85,12 @@ def test_import_of_several_degrees(
         (["show", "rtx4090"], "neither a file nor one of"),
         (["list", "x"], "servesim profile list: takes no argument"),
         (["import", "none"], "none: no such folder"),
-        (["import", "none", "--format", "vidur"], "must be one of llmservingsim"),
+        (["import", "none", "--format", "vidor"], "must be one of aiconfigurator, vidur, llmservingsim; did you mean"),
+        (["import", "none", "--format", "vidur", "--model", "tiny", "--gpu", "h200"], "none: no such folder"),
+        (
+            ["import", str(KERNELS.parent / "awkward")],
+            "no tables of a form known here: aiconfigurator, vidur, llmservingsim",
+        ),
         (["import", str(RTXPRO6000), "--gpu", "rtx-4091"], "gpu: 'rtx-4091' is neither a file nor one of"),
         (["import", str(RTXPRO6000), "--model", "Qwen/Qwen9-8B"], "model: 'Qwen/Qwen9-8B' is none of the shipped"),
         (["import", str(RTXPRO6000), "--out", "/none/x.json"], "--out /none/x.json: can't be written: No such file"),

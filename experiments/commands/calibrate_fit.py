@@ -1,0 +1,100 @@
+"""`servesim calibrate fit` and `validate`: from points to a profile, and how good it is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from experiments.commands.parser import Parser
+from simulator.profile import Profile, load_profile
+
+PROFILE, REPORT, ERRORS, FIGURE, GPU = (
+    "profile.json", "report.md", "errors.csv", "measured_vs_predicted.png", "gpu.json",
+)  # fmt: skip
+
+
+def fit(arguments: list[str]) -> int:
+    """Fit a profile to a measured folder. Returns the exit status."""
+    from calibration.measured import fitted, gpu_spec, load_measured, save_gpu, write
+    from calibration.validate import validate
+
+    parser = Parser(
+        "calibrate fit",
+        "Makes a profile of the points in DIR, without those held out, for `cost_model: {name: table, profile: FILE}`.",
+        "servesim calibrate fit mine",
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="what `calibrate measure` wrote")
+    parser.add_argument("--out", type=Path, metavar="FILE", help=f"what to write (default: DIR/{PROFILE})")
+    parser.add_argument("--name", metavar="NAME", help="the profile's (default: GPU_MODEL_tpN)")
+    given = parser.parse(arguments)
+    measured = load_measured(given.folder)
+    _warn(given.folder, measured.unfinished)
+    name = given.name or f"{measured.gpu}_{measured.model.name}_tp{measured.tensor_parallel_size}"
+    profile = fitted(measured, name)
+    out = given.out or given.folder / PROFILE
+    write(out, profile.save)
+    report = validate(profile, measured.rows, measured.repeat_floor_pct)
+    print(f"{out}: {report.what}; {report.points['fit']:,} points fitted")
+    for region in report.regions:
+        if region.region == "all" or sum(r.operation == region.operation for r in report.regions) == 1:
+            print(f"  {region.operation}: median error {region.median_pct:.1f} % of {region.points} held out")
+    spec = gpu_spec(measured)
+    if spec is not None:
+        save_gpu(spec, given.folder / GPU)
+        print(f"{given.folder / GPU}: {spec.name}, by the best figures reached")
+    print(f"next: servesim calibrate validate {given.folder}" + (f" --profile {out}" if given.out else ""))
+    return 0
+
+
+def validate(arguments: list[str]) -> int:
+    """Compare a profile with a measured folder. Returns the exit status: 1 where `--strict` finds a gate missed."""
+    from calibration.measured import load_measured, write
+    from calibration.predict import Predictor
+    from calibration.report import save_errors
+    from calibration.validate import check, summarise, unknown
+    from experiments.calibration_plots import write_measured_vs_predicted
+
+    parser = Parser(
+        "calibrate validate",
+        f"Prints how far a profile lies from the held-out points of DIR, and writes {REPORT}, {ERRORS} and "
+        f"{FIGURE} there.",
+        "servesim calibrate validate mine --strict",
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="what `calibrate measure` wrote")
+    parser.add_argument("--profile", metavar="P", help=f"a name or a file (default: DIR/{PROFILE})")
+    parser.add_argument("--strict", action="store_true", help="exit 1 if a gate is missed")
+    given = parser.parse(arguments)
+    measured = load_measured(given.folder)
+    profile = _profile(given.folder, given.profile)
+    _warn(given.folder, measured.unfinished)
+    checked = check(Predictor(profile).of, measured.rows)
+    report = summarise(profile, checked, measured.repeat_floor_pct, unknown(measured.rows, checked))
+    print(report.text())
+    write(given.folder / REPORT, lambda path: path.write_text(report.markdown(), encoding="utf-8"))
+    write(given.folder / ERRORS, lambda path: save_errors(path, checked))
+    figures = write_measured_vs_predicted(given.folder / FIGURE, checked, _title(profile), report.what)
+    files = [given.folder / REPORT, given.folder / ERRORS, *figures]
+    print("\n" + "\n".join(str(path) for path in files))
+    if given.strict:
+        for miss in report.misses():
+            print(f"{given.folder}: {miss}", file=sys.stderr)
+        return 1 if report.misses() else 0
+    return 0
+
+
+def _profile(folder: Path, given: str | None) -> Profile:
+    from simulator.errors import ConfigError
+
+    path = folder / PROFILE
+    if given is None and not path.is_file():
+        raise ConfigError(f"{path}: not there; make it with `servesim calibrate fit {folder}`, or state --profile P")
+    return load_profile(given or path)
+
+
+def _title(profile: Profile) -> str:
+    return f"{profile.name}: measured against predicted, {profile.metadata['dtype']}"
+
+
+def _warn(folder: Path, unfinished: str) -> None:
+    if unfinished:
+        print(f"warning: {folder}: {unfinished}", file=sys.stderr)

@@ -43,6 +43,7 @@ class RunContext:
     at once; `slo` is in milliseconds by ttft, tpot, e2el. `cost_is_bound` says that the cost model gives the
     least possible times. `machine` turns counts into shares of the hardware; `wall_s` is the run's real time.
     `slots` and `reserved` are what `simulator.waste` wants to know of a static batch and of reserved memory.
+    `cost_support` is what `simulator.support` says of its times.
     """
 
     name: str
@@ -68,6 +69,7 @@ class RunContext:
     save_detailed: bool = False
     slots: int | None = None
     reserved: Ints | None = None
+    cost_support: Mapping[str, Any] | None = None
 
 
 def result_fields(log: RunLog, context: RunContext, now: datetime) -> Result:
@@ -130,6 +132,7 @@ def _sim_block(log: RunLog, context: RunContext, duration_s: float) -> dict[str,
         "cost_model": context.cost_model,
         "cost_kind": "bound" if context.cost_is_bound else "estimate",
         "profile": context.profile,
+        "cost_support": context.cost_support,
         "workload": dict(context.workload),
         "iterations": len(log.iterations["start_ns"]),
         "iterations_by_mode": iterations_by_mode(log),

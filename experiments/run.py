@@ -29,6 +29,7 @@ from simulator.cluster import run as simulate
 from simulator.errors import ConfigError, SimError, UserError
 from simulator.recorder import RunLog
 from simulator.request import Request
+from simulator.support import cost_support
 
 Progress = Callable[[int, int], None]
 
@@ -117,7 +118,10 @@ def execute(run: RunConfig, out_dir: Path, title: str = "") -> dict[str, Any]:
         log = simulate_run(run, load.requests, progress)
     context = replace(context, wall_s=time.perf_counter() - started)
     check_completed(run, log)
-    context = replace(context, reserved=reserved_of(run, log, load.requests))
+    support = cost_support(log, run.pieces.cost_model())
+    warnings = [*context.warnings, *(support["notes"] if support else ())]
+    reserved = reserved_of(run, log, load.requests)
+    context = replace(context, reserved=reserved, cost_support=support, warnings=warnings)
     result = write_result(out_dir, log, context, user_modules((run.pieces.scheduler_class, run.pieces.cost_class)))
     if run.settings.figures is True:
         from experiments.plots import plot_run

@@ -114,10 +114,22 @@ def cautions(results: Sequence[Result]) -> list[str]:
         notes.append(f"{GROWS}: with the queue, until the last request arrived. Such a latency tells the run's length.")
     if at_once := _named(results, lambda r: "sim" in r and r.get("request_rate") == "inf"):
         notes.append(f"{at_once}: all requests arrive at once, so TTFT and E2EL grow with their number.")
+    notes += _leaning(results)
     bounds = {sim_value(r, "cost_model") for r in results if sim_value(r, "cost_kind") == "bound"}
     if bounds:
         notes.append(f"Times from {', '.join(sorted(map(str, bounds)))} are a lower bound, not an estimate.")
     return notes
+
+
+def _leaning(results: Sequence[Result]) -> list[str]:
+    """What runs lean on beyond measured points, in the words of the one that does so most."""
+    found = [result for result in results if sim_value(result, "cost_support", "notes")]
+    if not found:
+        return []
+    worst = min(found, key=lambda r: finite(sim_value(r, "cost_support", "interpolated")) or 0.0)
+    up_to = "" if len(found) == 1 else "up to "
+    names = _named(results, lambda r: bool(sim_value(r, "cost_support", "notes")))
+    return [f"{names}: {up_to}{note}." for note in sim_value(worst, "cost_support", "notes")]
 
 
 def _named(results: Sequence[Result], which: Callable[[Result], bool]) -> str:

@@ -1,0 +1,96 @@
+"""What a run's iteration times rest on: measured points, look-ups beyond them, operations that were never timed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from simulator.costs.reach import FALLBACK_SHARE, Column, Lookup, Mask, Work
+from simulator.recorder import RunLog
+
+NOTED_SHARE = 0.01  # of the busy time that may be extrapolated without a word
+
+
+def cost_support(log: RunLog, cost_model: Any) -> dict[str, Any] | None:
+    """Shares of the busy time by what its times rest on; None for a cost model that has no measured points.
+
+    `extrapolated`: some look-up lies beyond the measured points; `fallback`: none does, but operations that were never
+    timed are over FALLBACK_SHARE of the iteration; `interpolated`: the rest. `axes` holds, for each that was left, the
+    share of the busy time, the farthest value and the measured ends; `operations` those never timed, with their share;
+    `notes` is a sentence for what of it needs to be said: extrapolated over NOTED_SHARE, or any fallback.
+    """
+    if not hasattr(cost_model, "lookups"):
+        return None
+    work, took = work_of(log), (log.iterations["end_ns"] - log.iterations["start_ns"]).astype(np.float64)
+    lookups: list[Lookup] = cost_model.lookups(work)
+    guessed: Mapping[str, Column] = cost_model.fallback_ns(work)
+    beyond = np.zeros(len(took), dtype=bool)
+    for lookup in lookups:
+        beyond |= lookup.outside
+    fallback = ~beyond & (sum(guessed.values(), np.zeros(len(took))) > FALLBACK_SHARE * took)
+    busy = max(float(took.sum()), 1.0)
+
+    def share(mask: Mask) -> float:
+        return float(took[mask].sum()) / busy
+
+    support = {
+        "interpolated": share(~beyond & ~fallback),
+        "extrapolated": share(beyond),
+        "fallback": share(fallback),
+        "axes": {
+            lookup.span.axis: {
+                "share": share(lookup.outside), "farthest": _farthest(lookup),
+                "measured": [float(lookup.span.low), float(lookup.span.high)],
+            }
+            for lookup in lookups if lookup.outside.any()
+        },
+        "operations": {op: float(ns.sum()) / busy for op, ns in guessed.items()},
+    }  # fmt: skip
+    return {**support, "notes": _notes(support)}
+
+
+def _notes(support: Mapping[str, Any]) -> list[str]:
+    notes = []
+    if support["extrapolated"] > NOTED_SHARE:
+        axes = sorted(support["axes"].items(), key=lambda pair: -pair[1]["share"])
+        left = "; ".join(
+            f"{axis} {one['farthest']:,.0f}, measured {one['measured'][0]:,.0f} to {one['measured'][1]:,.0f}"
+            for axis, one in axes
+        )
+        notes.append(f"{_percent(support['extrapolated'])} of the busy time is extrapolated ({left})")
+    if support["fallback"] > 0:
+        ops = sorted(support["operations"].items(), key=lambda pair: -pair[1])
+        named = ", ".join(f"{op} {_percent(share)}" for op, share in ops)
+        notes.append(f"{_percent(support['fallback'])} of the busy time counts on operations never timed ({named})")
+    return notes
+
+
+def work_of(log: RunLog) -> Work:
+    """The sizes of a run's iterations as its cost model saw them.
+
+    Rectangles with their padding, but for the contexts of their decode rows, which are those of the live ones.
+    """
+    it, chunks = log.iterations, log.chunks
+    prefill, padding = it["prefill_seqs"] > 0, it["padding_tokens"]
+    history = np.bincount(chunks["iteration"], chunks["tokens"] * chunks["context"], minlength=len(prefill))
+    seqs = np.where(prefill & (padding > 0), it["slots"], it["prefill_seqs"])
+    rows = it["decode_seqs"] + np.where(prefill, 0, padding)
+    context = it["decode_context"] / np.maximum(it["decode_seqs"], 1)
+    columns = (
+        seqs, it["prefill_tokens"] + np.where(prefill, padding, 0), history / np.maximum(it["prefill_tokens"], 1),
+        rows, context, context,
+    )  # fmt: skip
+    return Work(*(column.astype(np.float64) for column in columns))
+
+
+def _farthest(lookup: Lookup) -> float:
+    """The largest value beyond the upper end, else the smallest below the lower one."""
+    values = lookup.values[lookup.outside]
+    above, below = float(values.max()), float(values.min())
+    return above if above > lookup.span.high else below
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"

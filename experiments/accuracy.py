@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.compare import differences
 from experiments.labels import run_label, sim_value
 from experiments.latencies import LATENCIES, per_request
-from experiments.results import Result, finite
+from experiments.live_result import live_text, spread_text
+from experiments.results import Result, finite, is_live
 from experiments.tables import aligned, compact
 from simulator.metrics import percentile_key
 
@@ -17,6 +19,8 @@ Floats = NDArray[np.float64]
 Columns = dict[str, Floats]
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
+# What a live run has otherwise than the simulated one, and should.
+_OF_TIMES = ("cost_model", "cost_kind", "pins.cost_model", "config_hash", "host_overhead_us")
 TOTALS = (
     ("makespan s", "duration"),
     ("requests/s", "request_throughput"),
@@ -33,14 +37,19 @@ def accuracy(result: Result, measured: Result) -> dict[str, Any]:
     else isn't the same.
     """
     ours, theirs = per_request(result), per_request(measured)
+    live = is_live(measured)
+    stated = live and measured["sim"]["live"]["runs"] > 1  # medians over runs, which no run's single requests give
     metrics = [_metric(key, *values) for _, key in TOTALS if (values := _both(result, measured, key))]
     for name in (*LATENCIES, "itl"):
         for statistic in STATISTICS:
-            a, b = (_statistic(r, columns, name, statistic) for r, columns in ((result, ours), (measured, theirs)))
+            pairs = ((result, ours), (measured, {} if stated else theirs))
+            a, b = (_statistic(r, columns, name, statistic) for r, columns in pairs)
             if a is not None and b is not None:
                 key = f"mean_{name}_ms" if statistic == "mean" else f"{statistic}_{name}_ms"
                 metrics.append(_metric(key, a, b))
-    errors, differences = _per_request(ours, theirs)
+    errors, lines = _per_request(ours, theirs)
+    if live:
+        lines += differences([result, measured], _OF_TIMES)
     return {
         "a": run_label(result),
         "b": run_label(measured),
@@ -48,7 +57,7 @@ def accuracy(result: Result, measured: Result) -> dict[str, Any]:
         "metrics": metrics,
         "per_request": errors,
         "preemptions": {"a": sim_value(result, "preemptions"), "b": sim_value(measured, "preemptions")},
-        "differences": [*_counts(result, measured), *differences],
+        "differences": [*_counts(result, measured), *lines],
     }
 
 
@@ -129,6 +138,8 @@ def accuracy_table(result: Result, measured: Result) -> str:
     if found["per_request"]:
         errors = ", ".join(f"{k.split('_')[0]} {v:.2f} %" for k, v in found["per_request"].items())
         lines.append(f"per request, mean absolute error: {errors}")
+    if is_live(measured):
+        lines += filter(None, [live_text(measured), spread_text(measured)])
     return "\n".join([*lines, *found["differences"]]).rstrip()
 
 

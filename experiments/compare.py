@@ -68,10 +68,10 @@ def _error_pct(a: float, b: float) -> float | None:
     return (b - a) / a * 100 if a else None
 
 
-def differences(results: Sequence[Result]) -> list[str]:
+def differences(results: Sequence[Result], aside: Sequence[str] = ()) -> list[str]:
     """One line for each thing that should be equal for a fair comparison and isn't: of configs, every key.
 
-    Where a config isn't at hand, all that is known of it is its hash.
+    Where a config isn't at hand, all that is known of it is its hash. What begins with a word of `aside` may differ.
     """
     lines = []
     for name in (*_MUST_AGREE, *_SIM_MUST_AGREE):
@@ -86,7 +86,7 @@ def differences(results: Sequence[Result]) -> list[str]:
     hashes = [sim_value(result, "config_hash") for result in results]
     if not keys and any(value != hashes[0] for value in hashes):
         lines.append(f"config_hash differs: {_listed(hashes)}")
-    return lines
+    return [line for line in lines if not line.startswith(tuple(aside))]
 
 
 def _listed(values: Sequence[Any]) -> str:

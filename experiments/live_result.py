@@ -54,3 +54,9 @@ def spread_text(result: Result) -> str:
             low, high = live["spread"][name]
             parts.append(f"{name.removesuffix('_ms')} {low:,.2f} to {high:,.2f}")
     return f"median of {live['runs']} runs; {', '.join(parts)}" if parts else ""
+
+
+def live_text(result: Result) -> str:
+    """What a live result was measured on, in a line."""
+    live = result["sim"]["live"]
+    return f"measured on {live['device_name']}, {live['dtype']}, attention by {live['backend']}"

@@ -32,6 +32,7 @@ __all__ = [
     "RunContext",
     "finite",
     "is_complete",
+    "is_live",
     "keep_figures",
     "load_result",
     "load_results",
@@ -202,6 +203,12 @@ def load_results(paths: Iterable[Path | str]) -> list[Result]:
     if faults:
         raise ConfigError(faults)
     return results
+
+
+def is_live(result: Result) -> bool:
+    """Whether a result of ours was measured by `servesim live`."""
+    sim = result.get("sim")
+    return isinstance(sim, dict) and sim.get("executor") == "live"
 
 
 def finite(value: Any) -> float | int | None:

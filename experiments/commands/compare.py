@@ -14,8 +14,9 @@ def main(arguments: list[str]) -> int:
     parser = Parser(
         "compare",
         "Compare results. The first is the reference, unless the last of two is a measured run: then that is, errors\n"
-        "are stated per metric and per request, and figures are drawn. Measured are a file of `vllm bench serve\n"
-        "--save-result --save-detailed`, one of SGLang's bench_serving, or a folder with requests.jsonl and meta.json.",
+        "are stated per metric and per request, and figures are drawn. Measured are a result of `servesim live`, a\n"
+        "file of `vllm bench serve --save-result --save-detailed`, one of SGLang's bench_serving, or a folder with\n"
+        "requests.jsonl and meta.json.",
         "servesim compare results/rtx4090_vllm/A measured/rtx4090",
     )
     parser.add_argument("results", nargs="+", metavar="RESULT", help="a run's folder, a folder of runs, or a file")
@@ -25,10 +26,11 @@ def main(arguments: list[str]) -> int:
 
     from experiments.accuracy import accuracy, accuracy_table
     from experiments.compare import compare, compare_table
-    from experiments.results import load_results
+    from experiments.results import is_live, load_results
 
     results = load_results(given.results)
-    if not (len(results) == 2 and "sim" in results[0] and "sim" not in results[1]):
+    simulated = ["sim" in result and not is_live(result) for result in results]
+    if simulated != [True, False]:
         print(json.dumps(compare(results), allow_nan=False) if given.json else compare_table(results))
         return 0
     result, measured = results

@@ -76,7 +76,7 @@ def duration_s(text: str) -> float:
 
 
 def _report(plan: Plan, outcomes: list[Outcome], given: argparse.Namespace) -> None:
-    from experiments.live_result import spread_text
+    from experiments.live_result import live_text, spread_text
     from experiments.run import write_summary
     from experiments.tables import comparison_table, console_block
 
@@ -88,8 +88,7 @@ def _report(plan: Plan, outcomes: list[Outcome], given: argparse.Namespace) -> N
         return
     print(comparison_table(results) if plan.is_sweep else console_block(results[0]))
     for outcome in outcomes:
-        live = outcome.result["sim"]["live"]
-        print(f"\nmeasured on {live['device_name']}, {live['dtype']}, attention by {live['backend']}")
+        print(f"\n{live_text(outcome.result)}")
         if text := spread_text(outcome.result):
             print(text)
         print(f"results: {outcome.out_dir}")

@@ -30,6 +30,7 @@ COMMANDS = {
     "list": ("experiments.commands.list", "schedulers, cost-models, models, gpus, traces, configs or measured"),
     "config": ("experiments.commands.config", "validate, show, cp, schema or from-run: work with config files"),
     "profile": ("experiments.commands.profile", "list, show or import: measured kernel times for the table cost model"),
+    "calibrate": ("experiments.commands.calibrate", "measure, fit, validate: cost models from this machine's kernels"),
     "kv": ("experiments.commands.kv", "explain: the KV memory of a model on a GPU, term by term"),
 }
 
@@ -106,7 +107,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _help() -> str:
-    lines = [f"  {name:<9}{text}" for name, (_, text) in COMMANDS.items()]
+    lines = [f"  {name:<11}{text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join(
         [
             "usage: servesim COMMAND ...",

@@ -34,6 +34,12 @@ class CaptureFailed(Exception):
     """The calls can't be recorded as a graph."""
 
 
+def skip_status(error: Exception) -> str:
+    """The status of a point that one of these errors stopped; empty for any other."""
+    kinds = ((OutOfMemory, "skipped_oom"), (Unsupported, "skipped_unsupported"))
+    return next((status for kind, status in kinds if isinstance(error, kind)), "")
+
+
 class Reading(NamedTuple):
     """What the driver says about the device at one time; `throttled` names the reasons, joined by +."""
 
@@ -62,7 +68,9 @@ class Timer(Protocol):
 
 
 class Kernels(Protocol):
-    """Turns points of one model into something to call."""
+    """Turns points of one model into something to call; `engine` says in words what carries them out."""
+
+    engine: str
 
     def build(self, point: Point) -> Built:
         """The calls of a point. Raises OutOfMemory, Unsupported."""
@@ -72,13 +80,16 @@ class Device(Protocol):
     """Where kernels run.
 
     `flush_bytes`: buffer sets that hold at least as much in total are cold when their turn comes again;
-    `sustained_s`: how long a compute-bound point runs before it is timed, as on a busy server (0: not at all).
+    `sustained_s`: how long a compute-bound point runs before it is timed, as on a busy server (0: not at all);
+    `sampled_s`: how long a point's samples may take together; `asynchronous`: a call returns before its work is done.
     """
 
     kind: str
     graphs: bool
+    asynchronous: bool
     flush_bytes: int
     sustained_s: float
+    sampled_s: float
 
     def info(self) -> dict[str, Any]:
         """Name, memory and cache sizes in bytes, versions: what describes the device."""
@@ -88,6 +99,9 @@ class Device(Protocol):
 
     def free_bytes(self) -> int:
         """Memory that may still be taken."""
+
+    def ranks(self, tp: int) -> int:
+        """Over how many devices an all-reduce of `tp` ranks can be timed here: `tp`, or 0."""
 
     def sync(self) -> None:
         """Wait until all launched work is done."""

@@ -19,7 +19,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from calibration.backends import Built, Call, Reading
+from calibration.backends import Built, Call, Reading, skip_status
 from calibration.points import ELEMENTWISE, Point
 from simulator.specs import ModelSpec
 
@@ -124,8 +124,10 @@ class FakeDevice:
 
     kind = "fake"
     graphs = True
+    asynchronous = False
     flush_bytes = 2 * L2_BYTES
     sustained_s = 0.3
+    sampled_s = 2.0
 
     def __init__(self, *, seed: int = 0) -> None:
         self.now_us = 0.0
@@ -133,7 +135,7 @@ class FakeDevice:
 
     def info(self) -> dict[str, Any]:
         """As a real device's."""
-        return {"name": "fake", "memory_bytes": MEMORY_BYTES, "l2_bytes": L2_BYTES, "attention": "formula"}
+        return {"name": "fake", "memory_bytes": MEMORY_BYTES, "l2_bytes": L2_BYTES}
 
     def clock_s(self) -> float:
         """Seconds of its own clock."""
@@ -142,6 +144,10 @@ class FakeDevice:
     def free_bytes(self) -> int:
         """Always all of it."""
         return MEMORY_BYTES
+
+    def ranks(self, tp: int) -> int:
+        """As many as asked for."""
+        return tp if tp > 1 else 0
 
     def sync(self) -> None:
         """Nothing is ever pending."""
@@ -168,8 +174,8 @@ class FakeDevice:
         return FakeKernels(self, model, tp)
 
     def skipped(self, error: Exception) -> str:
-        """It never fails, so what does is a defect."""
-        return ""
+        """It never fails by itself."""
+        return skip_status(error)
 
     def release(self) -> None:
         """It holds nothing."""
@@ -197,6 +203,8 @@ class FakeTimer:
 
 class FakeKernels:
     """Points as steps of the clock."""
+
+    engine = "the formula of the fake device"
 
     def __init__(self, device: FakeDevice, model: ModelSpec, tp: int) -> None:
         self._device, self._model, self._tp = device, model, tp

@@ -1,0 +1,132 @@
+"""The processor as a device: the same plan, loop and files as on a GPU, for a small model. Standard library and torch.
+
+torch runs on all cores that this process may use but one, which is left to the rest of the machine: a kernel that waits
+for a thread without a core takes many times as long. The number is recorded. There are no graphs and no clocks to read.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from calibration.backends import Call, CaptureFailed, Kernels, Reading, skip_status
+from calibration.environment import available_memory_bytes, cpu_name, last_level_cache_bytes, total_memory_bytes
+from simulator.errors import MissingError
+from simulator.specs import ModelSpec
+
+# A server's last-level cache may be hundreds of MB; to fill it for points of microseconds isn't worth the time. What
+# is smaller than twice the cache is labelled hot.
+ROTATED_BYTES = 16 << 20
+MEMORY_SHARE = 0.7
+_NO_MEMORY = ("can't allocate memory", "not enough memory")
+_NO_KERNEL = ("not implemented for", "not supported", "unsupported")
+
+
+class CpuDevice:
+    """See calibration.backends.Device. Raises MissingError without torch."""
+
+    kind = "cpu"
+    graphs = False
+    asynchronous = False
+    sustained_s = 0.0
+    sampled_s = 0.3
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self._torch = load_torch()
+        self._threads_before = self._torch.get_num_threads()
+        self._torch.set_num_threads(threads())
+        self._cache_bytes = last_level_cache_bytes()
+        self.flush_bytes = 2 * self._cache_bytes or ROTATED_BYTES
+
+    def info(self) -> dict[str, Any]:
+        """Name, memory, cache, threads."""
+        torch = self._torch
+        return {
+            "name": cpu_name(),
+            "memory_bytes": total_memory_bytes(),
+            "l2_bytes": self._cache_bytes,
+            "threads": torch.get_num_threads(),
+            "capability": torch.backends.cpu.get_cpu_capability(),
+        }
+
+    def clock_s(self) -> float:
+        """Seconds of a steady clock."""
+        return time.monotonic()
+
+    def free_bytes(self) -> int:
+        """A share of what is available, so that the machine doesn't swap."""
+        return int(MEMORY_SHARE * available_memory_bytes())
+
+    def ranks(self, tp: int) -> int:
+        """None: processes of one processor say nothing about links between devices."""
+        return 0
+
+    def sync(self) -> None:
+        """A call is done when it returns."""
+
+    def timer(self) -> CpuTimer:
+        """A stopwatch."""
+        return CpuTimer()
+
+    def capture(self, calls: Sequence[Call]) -> Call:
+        """There are no graphs."""
+        raise CaptureFailed("a processor has no graphs")
+
+    def reading(self) -> Reading | None:
+        """It doesn't tell."""
+        return None
+
+    def kernels(self, model: ModelSpec, *, dtype: str, tp: int, seed: int) -> Kernels:
+        """The model's operations in torch."""
+        from calibration.kernels import TorchKernels
+
+        where = self._torch.device("cpu")
+        return TorchKernels(self, where, model, dtype, tp=tp, seed=seed, rotated_bytes=ROTATED_BYTES)
+
+    def skipped(self, error: Exception) -> str:
+        """Memory and missing kernels by what torch says about them."""
+        text = str(error)
+        if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(t in text for t in _NO_MEMORY)):
+            return "skipped_oom"
+        if isinstance(error, NotImplementedError | RuntimeError) and any(t in text for t in _NO_KERNEL):
+            return "skipped_unsupported"
+        return skip_status(error)
+
+    def release(self) -> None:
+        """Buffers go when nothing refers to them."""
+
+    def close(self) -> None:
+        """Give torch back the threads it had."""
+        self._torch.set_num_threads(self._threads_before)
+
+
+class CpuTimer:
+    """Wall time."""
+
+    def __init__(self) -> None:
+        self._started = 0
+
+    def start(self) -> None:
+        """Begin a block."""
+        self._started = time.perf_counter_ns()
+
+    def stop_us(self) -> float:
+        """Microseconds since."""
+        return (time.perf_counter_ns() - self._started) / 1e3
+
+
+def threads() -> int:
+    """How many threads torch gets here."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(cores - 1, 1)
+
+
+def load_torch() -> Any:
+    """The torch module. Raises MissingError."""
+    try:
+        return import_module("torch")
+    except ImportError as error:
+        raise MissingError(f"calibrate needs torch, which can't be imported: {error}; see pytorch.org") from None

@@ -1,0 +1,168 @@
+"""How one point is timed: warm-up, blocks of at least a millisecond, and when there are enough of them.
+
+A sample is a block of work between two marks of the device's timer, divided by the calls in it. Sampling stops once
+the median is known to 1 % with 95 % confidence, after 100 samples, or once the time that the device allows is over (2
+seconds on a GPU). No sample is ever deleted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from calibration.backends import Built, Call, CaptureFailed, Device, Reading
+from calibration.points import Point
+from calibration.stats import half_width, median
+
+MIN_SAMPLES, MAX_SAMPLES = 10, 100
+LEAST_SAMPLES = 3  # of a point so slow that its time is over before MIN_SAMPLES
+HALF_WIDTH = 0.01
+BLOCK_US, LEAST_BLOCK_US = 1000.0, 50.0  # work in a block, and what a timer still resolves
+MAX_REPEATS = 1 << 20
+WARM_REPLAYS = 3
+COMPUTE_TOKENS = 256  # from here on a linear layer or a chunk is bound by arithmetic, and clocks sink under load
+SLOW_CLOCK = 0.9
+POWER_CAP = "sw_power_cap"
+
+
+class Sample(NamedTuple):
+    """Microseconds per call over a block of `calls`, and the clocks during it."""
+
+    us: float
+    calls: int
+    reading: Reading | None
+
+
+class Labels(NamedTuple):
+    """How a point was timed. `mode` is what was done, where the point's own couldn't be; `reason` says why."""
+
+    mode: str
+    l2: str
+    clock_mode: str
+    reason: str = ""
+
+
+OnSample = Callable[[Labels, Sample], None]
+
+
+class Measurement(NamedTuple):
+    """The samples of a point; `converged` where the median is known to HALF_WIDTH."""
+
+    labels: Labels
+    samples: list[Sample]
+    converged: bool
+
+    @property
+    def us(self) -> list[float]:
+        """Microseconds per call of every sample."""
+        return [sample.us for sample in self.samples]
+
+
+def measure(device: Device, point: Point, built: Built, on_sample: OnSample) -> Measurement:
+    """Time the calls of a point; `on_sample` gets each sample as it is taken.
+
+    A graph that can't be captured is timed launch by launch, and labelled so. Raises what the calls raise.
+    """
+    for call in built.calls:  # kernels are chosen, compiled and loaded at the first call
+        call()
+    device.sync()
+    run, mode, reason = _prepared(device, point.mode, built)
+    for _ in range(WARM_REPLAYS):
+        run()
+    device.sync()
+    sustained = device.sustained_s > 0 and compute_bound(point)
+    if sustained:
+        _run_for(device, run, device.sustained_s)
+    cold = built.bytes * len(built.calls) >= device.flush_bytes
+    labels = Labels(mode, "cold" if cold else "hot", "sustained" if sustained else "burst", reason)
+    samples, converged = _samples(device, run, len(built.calls), lambda sample: on_sample(labels, sample))
+    return Measurement(labels, samples, converged)
+
+
+def compute_bound(point: Point) -> bool:
+    """Whether arithmetic bounds it, not memory: then it is timed at the clocks of a busy device."""
+    tokens = point.m if point.op == "linear" else point.seqs * point.chunk
+    return tokens >= COMPUTE_TOKENS
+
+
+def throttling(measurement: Measurement, usual_mhz: float) -> str:
+    """Why the samples don't stand for the device's usual speed; empty where they do.
+
+    That is a throttle reason of the driver, or a clock below 90 % of the run's median (`usual_mhz`, 0: unknown). The
+    power cap and the clocks under it are what a sustained point is for, so there they don't count.
+    """
+    readings = [sample.reading for sample in measurement.samples if sample.reading]
+    sustained = measurement.labels.clock_mode == "sustained"
+    reasons = {reason for reading in readings for reason in reading.throttled.split("+") if reason}
+    if reasons := reasons - ({POWER_CAP} if sustained else set()):
+        return f"throttled: {'+'.join(sorted(reasons))}"
+    slowest = min((reading.sm_mhz for reading in readings if reading.sm_mhz), default=math.inf)
+    if slowest < SLOW_CLOCK * usual_mhz and not sustained:
+        return f"SM clock {slowest:.0f} MHz, where {usual_mhz:.0f} is usual"
+    return ""
+
+
+def usual_clock(readings: list[float]) -> float:
+    """The median of the SM clocks so far in MHz; 0 until there are enough to tell."""
+    return median(readings) if len(readings) >= 2 * MIN_SAMPLES else 0.0
+
+
+def _prepared(device: Device, mode: str, built: Built) -> tuple[Call, str, str]:
+    """(one round over all calls, how it runs, why not otherwise)."""
+    if mode == "graph":
+        try:
+            return device.capture(built.calls), mode, ""
+        except CaptureFailed as error:
+            mode, reason = "eager", f"graph capture failed: {error}"
+    else:
+        reason = ""
+
+    def launch() -> None:
+        for call in built.calls:
+            call()
+
+    return launch, mode, reason
+
+
+def _run_for(device: Device, run: Call, seconds: float) -> None:
+    end = device.clock_s() + seconds
+    while device.clock_s() < end:
+        run()
+        device.sync()
+
+
+def _samples(device: Device, run: Call, calls: int, on_sample: Callable[[Sample], None]) -> tuple[list[Sample], bool]:
+    repeats = _repeats(device, run)
+    samples: list[Sample] = []
+    end = device.clock_s() + device.sampled_s
+    while True:
+        us = _block_us(device, run, repeats)
+        if us < LEAST_BLOCK_US and repeats < MAX_REPEATS:  # finer than the timer tells; only if the first was slow
+            repeats *= 2
+            continue
+        samples.append(Sample(us / repeats / calls, repeats * calls, device.reading()))
+        on_sample(samples[-1])
+        if len(samples) >= MIN_SAMPLES and half_width([sample.us for sample in samples]) <= HALF_WIDTH:
+            return samples, True
+        late = device.clock_s() >= end and len(samples) >= LEAST_SAMPLES
+        if late or len(samples) >= MAX_SAMPLES:
+            return samples, False
+
+
+def _repeats(device: Device, run: Call) -> int:
+    """How many rounds a block needs to hold BLOCK_US of work."""
+    repeats = 1
+    while (us := _block_us(device, run, repeats)) < BLOCK_US and repeats < MAX_REPEATS:
+        repeats = max(2 * repeats, math.ceil(repeats * BLOCK_US / max(us, LEAST_BLOCK_US)))
+    return repeats
+
+
+def _block_us(device: Device, run: Call, repeats: int) -> float:
+    timer = device.timer()
+    if device.asynchronous:  # the device is busy when the block begins, so that the first launch isn't waited for
+        run()
+    timer.start()
+    for _ in range(repeats):
+        run()
+    return timer.stop_us()

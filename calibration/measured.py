@@ -84,7 +84,6 @@ def fitted(measured: Measured, name: str) -> Profile:
         "engine": str(meta["engine"]),
         "source": f"servesim calibrate measure, seed {meta.get('seed')}, plan {meta.get('plan_hash')}",
         "licence": "the measurer's own",
-        "all_reduce": "absent",
         "measured": f"{meta.get('started')} to {meta.get('ended')}, {meta.get('status')}",
         "host": NO_ENGINE,
     }

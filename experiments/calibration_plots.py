@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from calibration.points import WHOLE
 from calibration.validate import Checked
 from experiments.style import BLUE, VERMILION, figure, heading
 
 BAND = 0.10
+WIDE = 60  # a span beyond which only powers of ten fit below an axis
 COLUMNS = 3
 # Panel: the operations in it, in the order drawn.
 PANELS = {
@@ -28,7 +30,7 @@ def write_measured_vs_predicted(path: Path, checked: Sequence[Checked], title: s
     panels = {name: points for name, ops in PANELS.items() if (points := [c for c in checked if c.row.point.op in ops])}
     columns = min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
-    with figure(path, rows, columns, 3.3 * columns + 0.3, 3.15 * rows + 0.5) as (fig, axes):
+    with figure(path, rows, columns, 3.4 * columns + 0.2, 3.15 * rows + 0.5) as (fig, axes):
         heading(fig, title, what, lines_in_figure=2)
         for panel, (name, points) in zip(axes.flat, panels.items(), strict=False):
             _panel(panel, name, points)
@@ -45,20 +47,24 @@ def _panel(panel: Axes, name: str, points: Sequence[Checked]) -> None:
     ends = np.array([every.min() / 1.5, every.max() * 1.5])
     panel.fill_between(ends, ends * (1 - BAND), ends * (1 + BAND), color="#dddddd", linewidth=0, zorder=1)
     panel.plot(ends, ends, color="black", linewidth=0.8, zorder=2)
-    size = 14 if len(points) < 2000 else 5
+    size = 10 if len(points) < 2000 else 3
     for part, colour, alpha, order in ((fitted, BLUE, 0.25, 3), (held, VERMILION, 0.6, 4)):
         xs, ys = [c.row.median_us for c in part], [c.prediction.us for c in part]
         panel.scatter(xs, ys, s=size, color=colour, alpha=alpha, linewidths=0, zorder=order, rasterized=True)
-    panel.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured (us per call)", aspect="equal")
-    panel.set_ylabel("predicted (us per call)")
-    panel.set_title(f"{name}\n{_error(held)}")
+    panel.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
+    panel.set(xlabel="measured (us per call)", ylabel="predicted (us per call)")
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if ends[1] < WIDE * ends[0] else (1,)))
+        axis.set_minor_formatter(NullFormatter())
+        axis.set_major_formatter(FuncFormatter(lambda us, _: f"{us:,.0f}" if us >= 1 else f"{us:g}"))
+    panel.set_title(f"{name}\n{_error(held)}", fontsize=9)
 
 
 def _error(held: Sequence[Checked]) -> str:
     if not held:
         return "no point held out"
     median = 100 * float(np.median([abs(c.error) for c in held]))
-    return f"median error {median:.1f} % of {len(held):,} held out"
+    return f"median error {median:.1f} %, {len(held):,} held out"
 
 
 def _key() -> list[Line2D]:
@@ -68,5 +74,5 @@ def _key() -> list[Line2D]:
     return [
         dots(VERMILION, "held out"), dots(BLUE, "fitted"),
         Line2D([], [], color="black", linewidth=0.8, label="predicted = measured"),
-        Line2D([], [], color="#dddddd", linewidth=7, label=f"+-{BAND:.0%}"),
+        Line2D([], [], color="#dddddd", linewidth=7, label=f"within {100 * BAND:.0f} %"),
     ]  # fmt: skip

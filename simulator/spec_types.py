@@ -128,7 +128,7 @@ class GpuSpec:
     `memory_gib` is what CUDA reports as total to a process, which is less than the label says and moves by
     about 0.1 with the driver. `bf16_tflops` is dense, with float32 accumulation: datasheets print twice that
     "with sparsity". Links are per direction, half of the "bidirectional" figure; `nvlink_gbps` is 0 where
-    there is none.
+    there is none, `pcie_gbps` where it isn't known.
     """
 
     name: str
@@ -153,7 +153,7 @@ class GpuSpec:
             elif kind is str:
                 if not isinstance(value, str):
                     faults.append(f"{path}: {key}: {value!r} must be a string")
-            elif not is_number(value) or not (value > 0 or (key == "nvlink_gbps" and value == 0)):
+            elif not is_number(value) or not (value > 0 or (key in ("nvlink_gbps", "pcie_gbps") and value == 0)):
                 faults.append(f"{path}: {key}: {value!r} must be a number above 0")
         if faults:
             raise ConfigError(faults)

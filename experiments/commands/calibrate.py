@@ -17,9 +17,23 @@ def _measure(arguments: list[str]) -> int:
     return measure(parser.parse(arguments), ["servesim", "calibrate", "measure", *arguments])
 
 
+def _fit(arguments: list[str]) -> int:
+    from experiments.commands.calibrate_fit import fit
+
+    return fit(arguments)
+
+
+def _validate(arguments: list[str]) -> int:
+    from experiments.commands.calibrate_fit import validate
+
+    return validate(arguments)
+
+
 # Subcommand: (what runs it, what it does).
 ACTIONS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "measure": (_measure, "time a model's kernels on this machine, into a folder"),
+    "fit": (_fit, "make a profile of the points in a folder"),
+    "validate": (_validate, "say how far a profile lies from the points that were held out"),
 }
 
 

@@ -46,7 +46,7 @@ def _folder(given: argparse.Namespace) -> None:
     said = {
         "device": gpu.name, "dtype": "bfloat16", "engine": given.engine or "kernels one by one",
         "source": given.source or f"tables in {folder.resolve().name}", "licence": given.licence or "not stated",
-        "all_reduce": "absent", **metadata(imported),
+        **metadata(imported),
     }  # fmt: skip
     name = given.name or (given.out.stem if given.out else f"{gpu.name}_{model.name}_tp{degree}")
     profile = fit_profile(

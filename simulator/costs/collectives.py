@@ -64,6 +64,10 @@ def allreduce_curve(platform: Platform, link: Link) -> Curve:
     if link.table is not None:
         points = measured(Path(link.table), ranks)
         return Curve([size / token_bytes for size in points], [us * 1000.0 * calls for us in points.values()])
+    if not (link.gbps or platform.gpu.link_gbps):
+        raise ConfigError(
+            f"cost_model: no figure for the link between {platform.gpu.name}; state link_gbps or collectives"
+        )
     moved = {"ring": 2 * (ranks - 1) / ranks, "tree": 2.0, "one_shot": ranks - 1.0}[link.algorithm]
     bytes_per_ns = (link.gbps or platform.gpu.link_gbps) * link.efficiency  # GB/s is bytes per nanosecond
     fixed, per_token = calls * link.latency_us * 1000.0, calls * moved * token_bytes / bytes_per_ns

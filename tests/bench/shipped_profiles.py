@@ -83,7 +83,7 @@ IMPORTED = (
 def fitted(one: Fitted, kernels: Path) -> tuple[Profile, Imported]:
     """The profile of a folder's tables, and their rows."""
     imported = read_folder(kernels / one.folder, model=MODEL, tp=1)
-    said = {**one.said, "dtype": "bfloat16", "all_reduce": "absent", **metadata(imported)}
+    said = {**one.said, "dtype": "bfloat16", **metadata(imported)}
     profile = fit_profile(imported.rows, name=one.name, model=MODEL, tensor_parallel_size=1, gpu=one.gpu, metadata=said)
     return profile, imported
 

@@ -110,3 +110,10 @@ def test_refuses_bad_tables(tmp_path: Path, text: str, fault: str) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="isn't a CSV file"):
         Table(TWO_GPUS, collectives=str(path))
+
+
+def test_a_device_without_a_figure_for_its_link_needs_one() -> None:
+    platform = Platform(get_model("tiny"), get_gpu("cpu"), 2)
+    with pytest.raises(ConfigError, match="no figure for the link between cpu; state link_gbps or collectives"):
+        allreduce_curve(platform, Link())
+    assert allreduce_curve(platform, Link(gbps=1)).at(1) > 0

@@ -73,6 +73,31 @@ def profile_document(**attention: Any) -> dict[str, Any]:
     return json.loads(json.dumps(document))
 
 
+ROOFLINE = {
+    "floor_us": 6.0, "us_per_pair": 1e-5, "us_per_token": 0.01, "us_per_context_token": 0.002, "power": 2.0,
+}  # fmt: skip
+
+
+def smooth_document() -> dict[str, Any]:
+    """The small profile with all that a fit may add: a roofline, several prompts, fallbacks, a host's eager part."""
+    document = profile_document()
+    prompts, lengths = [1, 4, 16], [16, 128, 512]
+    several = {
+        "prompts": prompts,
+        "chunk_tokens": lengths,
+        "total_tokens": 2048,
+        "us": [[8.0 + 0.01 * k * n + 1e-5 * k * n * n / 2 for n in lengths] for k in prompts],
+    }
+    document["attention"]["prefill"] |= {"roofline": ROOFLINE, "several": several}
+    document["attention"]["decode"]["total_tokens"] = 64 * 256
+    document["token_ops"][0] |= {"n": 6144, "k": 4096}
+    document["token_ops"].append(
+        {"op": "rope", "count": 32, "basis": "fallback", "tokens": [1, 2048], "us": [2.0, 9.0]}
+    )
+    document["host"] |= {"per_layer_us": 0.5, "eager": {"base_us": 30.0, "per_layer_us": 40.0, "power": 1.5}}
+    return json.loads(json.dumps(document))
+
+
 def models(made_up: str) -> dict[str, CostModel]:
     """One of each kind, with and without the options that change their arithmetic; `made_up` is a profile's path."""
     return {

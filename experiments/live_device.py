@@ -6,9 +6,9 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calibration.environment import available_memory_bytes, cpu_name
 from experiments.local_gpu import local_gpu
 from simulator.errors import ConfigError, MissingError, UserError
 from simulator.memory_plan import activation_bytes
@@ -44,7 +44,7 @@ class LiveDevice:
         self._torch = torch
         self._device = torch.device(kind)
         self._dtype = getattr(torch, self.dtype_name)
-        self.name = torch.cuda.get_device_name() if kind == "cuda" else processor_name()
+        self.name = torch.cuda.get_device_name() if kind == "cuda" else cpu_name()
 
     def facts(self) -> dict[str, Any]:
         """What a result says of the device."""
@@ -71,16 +71,9 @@ class LiveDevice:
 
         return page_tokens(self._device, self._dtype, block_size)
 
-    def free_bytes(self) -> int | None:
-        """Memory that may be taken; None where the system doesn't tell."""
-        if self.kind == "cuda":
-            return int(self._torch.cuda.mem_get_info(self._device)[0])
-        try:
-            lines = Path("/proc/meminfo").read_text().splitlines()
-        except OSError:
-            return None
-        free = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-        return int(free[0]) * 1024 if free else None
+    def free_bytes(self) -> int:
+        """Memory that may be taken."""
+        return int(self._torch.cuda.mem_get_info(self._device)[0]) if self.kind == "cuda" else available_memory_bytes()
 
     def check_memory(self, title: str, model: ModelSpec, size: Sizes) -> None:
         """Raise ConfigError where the decoder of a run doesn't fit."""
@@ -89,7 +82,7 @@ class LiveDevice:
         weights = model.num_params * width
         rest = activation_bytes(model, 1, size.tokens, size.rows) * width // model.dtype_bytes
         free = self.free_bytes()
-        if free is not None and weights + pages + rest > free:
+        if weights + pages + rest > free:
             raise ConfigError(
                 f"{title}: weights of {weights / GIB:.1f} GiB, {size.pages:,} pages of {size.page_tokens} tokens"
                 f" ({pages / GIB:.1f} GiB) and about {rest / GIB:.1f} GiB of activations don't fit the"
@@ -132,14 +125,3 @@ class LiveDevice:
                 f"{title}: {self.name} ran out of memory; lower engine.num_gpu_blocks_override or"
                 " engine.max_num_batched_tokens"
             ) from None
-
-
-def processor_name() -> str:
-    """What the system calls this machine's processor."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    import platform
-
-    return platform.processor() or platform.machine()

@@ -75,17 +75,22 @@ class LiveExecutor:
         self._padded = padded
         self._counts_blocks = counts_blocks and not padded
         draw = np.random.default_rng(seed)
-        self._prompt_tokens = {request.id: request.prompt_tokens for request in requests}
         # Prompt and answer so far, by request.
-        self._tokens = {name: draw.integers(decoder.vocab, size=n).tolist() for name, n in self._prompt_tokens.items()}
+        self._tokens: dict[str, list[int]] = {
+            one.id: draw.integers(decoder.vocab, size=one.prompt_tokens).tolist() for one in requests
+        }
         self._free = list(range(decoder.num_blocks))
         self._pages: dict[Sequence, list[int]] = {}
         self._work: list[_Work] = []
         self._start_ns = 0
         self._running: dict[Sequence, None] = {}
 
+    def tokens(self, request: Request) -> list[int]:
+        """The prompt of `request` and what has come out for it."""
+        return self._tokens[request.id]
+
     def answered(self, request: Request) -> int:
-        """Tokens that have come out for `request`."""
+        """How many tokens have come out for `request`."""
         return len(self._tokens[request.id]) - request.prompt_tokens
 
     def prepare(self, plan: IterationPlan, batch: Batch, now_ns: int) -> None:

@@ -116,7 +116,7 @@ class Device(Protocol):
         """The newest clocks, power and throttle reasons; None where the device doesn't tell."""
 
     def kernels(self, model: ModelSpec, *, dtype: str, tp: int, seed: int) -> Kernels:
-        """The model's operations on this device. Raises Unsupported."""
+        """The model's operations on this device. Raises ConfigError for a type that it doesn't have."""
 
     def skipped(self, error: Exception) -> str:
         """The status (of points.SKIPPED) of a point that failed with `error`; empty for a defect of ours."""

@@ -187,7 +187,7 @@ def test_leave_one_out_error_of_token_operations(name: str) -> None:
     assert len(timed) >= 2
     for op in timed:
         assert np.median(errors[op]) < 0.04, op
-        assert np.percentile(errors[op], 90) < 0.12, op
+        assert np.percentile(errors[op], 90) < 0.16, op
 
 
 @pytest.mark.parametrize("name", shipped_profiles())

@@ -40,12 +40,18 @@ def _same_total(curves: Mapping[float, Curve], row: float, column: float) -> flo
     low, high = max(below, default=None), min(above, default=None)
     if low is None or high is None:
         return None
-    a, b = (curves[r] for r in (low, high))
+    a, b = curves[low], curves[high]
     at_low, at_high = row * column / low, row * column / high
-    if at_low > a.points()[-1][0] or at_high > b.points()[-1][0]:
+    first = min(curve.points()[0][0] for curve in curves.values())
+    if not (_reaches(a, at_low, first) and _reaches(b, at_high, first)):
         return None
     share = (row - low) / (high - low)
     return a.at(at_low) * (1 - share) + b.at(at_high) * share
+
+
+def _reaches(curve: Curve, context: float, first: float) -> bool:
+    """Whether a row was timed there; below the first context of all it holds."""
+    return curve.covers(context) or (context < first and curve.covers(first))
 
 
 def smooth_grid(cells: Cells, form: Callable[[float, float], float]) -> GridTable:

@@ -121,7 +121,8 @@ def plan(model: ModelSpec, *, axes: Axes = FULL, tp: int = 1, graphs: bool = Tru
     mode = "graph" if graphs else "plain"
     found: dict[Point, Planned] = {}
     for each in _points(model, axes, tp, ranks):
-        point = replace(each.point, mode=mode)
+        launched = graphs and each.point.op == "allreduce"  # across processes that don't share a graph
+        point = replace(each.point, mode="eager" if launched else mode)
         if _fits(point, model):
             found.setdefault(point, replace(each, point=point))
     modes = ("graph", "eager") if graphs else ("plain",)
@@ -160,6 +161,8 @@ def _points(model: ModelSpec, axes: Axes, tp: int, ranks: int) -> Iterator[Plann
         yield from _line([Point("linear", m=m, n=n, k=k) for m in axes.tokens], every=3)
         yield from _between(Point("linear", m=m, n=n, k=k) for m in OFF_TOKENS)
     for op in ELEMENTWISE:
+        if op == "rope" and model.learned_positions:
+            continue
         yield from _line([Point(op, m=m) for m in axes.few_tokens], every=3)
     if ranks > 1:
         yield from _line([Point("allreduce", bytes=size, ranks=ranks) for size in REDUCED_BYTES], every=3)

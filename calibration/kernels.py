@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from calibration.allreduce import Reductions
 from calibration.attention import Row, Rows, attend, kernel, page_tokens
 from calibration.backends import Built, Call, Device, OutOfMemory
 from calibration.decoder import Decoder, Norm, activate, normalise, rotate, write_pages
@@ -54,6 +55,7 @@ class TorchKernels:
         attention = kernel(where, self.dtype, self.heads, self.kv_heads, model.head_dim, self.block_size)
         self.engine = f"PyTorch {torch.__version__}, {attention}"
         self._rotated_bytes = min(device.flush_bytes, rotated_bytes or device.flush_bytes)
+        self._reductions = Reductions(dtype)
         self._draw = random.Random(seed)
         self._generator = torch.Generator(where).manual_seed(seed)
         self._empty()
@@ -65,15 +67,16 @@ class TorchKernels:
         self._decoder: Decoder | None = None
 
     def build(self, point: Point) -> Built:
-        """The calls of a point. Raises OutOfMemory, and what torch raises."""
+        """The calls of a point. Raises OutOfMemory, Unsupported, and what torch raises."""
         if point.op == "linear":
             return self._linear(point)
         if point.op in ELEMENTWISE:
             return self._elementwise(point)
         if point.op in ATTENTION:
             return self._attention(point)
-        assert point.op in WHOLE, point.op
-        return self._whole(point)
+        if point.op in WHOLE:
+            return self._whole(point)
+        return self._reductions.built(point)
 
     def _linear(self, point: Point) -> Built:
         m, n, k = point.m, point.n, point.k

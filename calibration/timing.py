@@ -64,6 +64,8 @@ def measure(device: Device, point: Point, built: Built, on_sample: OnSample) -> 
 
     A graph that can't be captured is timed launch by launch, and labelled so. Raises what the calls raise.
     """
+    if built.timed:
+        return _taken(device, point, built, on_sample)
     for call in built.calls:  # kernels are chosen, compiled and loaded at the first call
         call()
     device.sync()
@@ -106,6 +108,15 @@ def throttling(measurement: Measurement, usual_mhz: float) -> str:
 def usual_clock(readings: list[float]) -> float:
     """The median of the SM clocks so far in MHz; 0 until there are enough to tell."""
     return median(readings) if len(readings) >= 2 * MIN_SAMPLES else 0.0
+
+
+def _taken(device: Device, point: Point, built: Built, on_sample: OnSample) -> Measurement:
+    """Samples of other processes, on data that stays where it is."""
+    labels = Labels(point.mode, "hot", "burst")
+    samples = [Sample(us, calls, device.reading()) for us, calls in built.timed]
+    for sample in samples:
+        on_sample(labels, sample)
+    return Measurement(labels, samples, half_width([sample.us for sample in samples]) <= HALF_WIDTH)
 
 
 def _prepared(device: Device, mode: str, built: Built) -> tuple[Call, str, str]:

@@ -51,10 +51,14 @@ class Reading(NamedTuple):
 
 
 class Built(NamedTuple):
-    """A point as calls that do the same work on different data, `bytes` of it each."""
+    """A point as calls that do the same work on different data, `bytes` of it each.
+
+    Or as `timed`, what other processes measured already: microseconds per call and calls of each sample block.
+    """
 
     calls: Sequence[Call]
     bytes: int
+    timed: Sequence[tuple[float, int]] = ()
 
 
 class Timer(Protocol):

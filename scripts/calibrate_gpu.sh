@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Times a model's kernels on this machine's GPU and leaves everything in one folder, within eight minutes:
+#
+#     scripts/calibrate_gpu.sh [FOLDER]
+#
+# Needs Python 3.11 or newer with torch; where numpy and scipy are there as well, it fits a profile and validates it.
+# MODEL (llama-3.1-8b), TP (1), DTYPE, DEVICE (cuda), BUDGET (6m) and PYTHON (python3) may be set in the environment. A
+# folder of an earlier run is gone on with.
+set -uo pipefail
+
+model=${MODEL:-llama-3.1-8b} device=${DEVICE:-cuda} budget=${BUDGET:-6m} tp=${TP:-1} python=${PYTHON:-python3}
+out=$(realpath -m "${1:-measured/$device-$model-tp$tp}")
+cd "$(dirname "$0")/.."
+
+say() { echo "== $*" >&2; }
+
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { say "needs Python 3.11 or newer"; exit 3; }
+mkdir -p "$out" || exit 2
+
+if command -v nvidia-smi > /dev/null; then
+    timeout 10 nvidia-smi -q > "$out/nvidia-smi.txt" 2>&1 || say "nvidia-smi -q failed; see $out/nvidia-smi.txt"
+fi
+timeout 10 "$python" -m pip freeze > "$out/packages.txt" 2> /dev/null || rm -f "$out/packages.txt"
+
+say "timing $model on $device for at most $budget; Ctrl-C keeps what is there"
+"$python" -m calibration.measure --model "$model" --device "$device" --tp "$tp" --budget "$budget" --resume \
+    ${DTYPE:+--dtype "$DTYPE"} --out "$out"
+status=$?
+[ "$status" -eq 0 ] || exit "$status"
+
+if "$python" -c 'import matplotlib, numpy, pydantic, scipy, simpy, yaml' 2> /dev/null; then
+    say "fitting and validating"
+    timeout 40 "$python" -m experiments calibrate fit "$out" &&
+        timeout 40 "$python" -m experiments calibrate validate "$out"
+    exit
+fi
+say "the fit needs the packages of servesim; where they are installed:"
+echo "    servesim calibrate fit $out && servesim calibrate validate $out"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from experiments.blame import outside_named
@@ -26,7 +27,7 @@ from experiments.resolved import resolved_text
 from experiments.results import Result, keep_figures, load_result, naming, outdated, write_result
 from experiments.run import Outcome, check_completed, context_of
 from simulator.checks import misfit
-from simulator.clock import NS_PER_S
+from simulator.clock import NS_PER_S, NS_PER_US
 from simulator.cluster import execute
 from simulator.errors import ConfigError, SimError
 from simulator.fastforward import Executor
@@ -146,13 +147,14 @@ def _measure(
     """Run it `options.runs` times and write what came out."""
     decoder = device.decoder(title_of(run), run.pieces.platform.model, size, run.settings.seed)
     backend = device.backend(decoder)
-    logs, contexts, results = [], [], []
+    logs, contexts, results, host_us = [], [], [], []
     for number in range(1, options.runs + 1):
         started = time.perf_counter()
-        log = _once(run, load.requests, device, decoder)
+        log, host_ns = _once(run, load.requests, device, decoder)
         check_completed(run, log)
         context = _context(run, load, log, device, options, time.perf_counter() - started)
         logs.append(log)
+        host_us.append(median(host_ns) / NS_PER_US)
         contexts.append(context)
         results.append(result_fields(log, context, datetime.now().astimezone()))
         say(
@@ -163,7 +165,13 @@ def _measure(
     fields["sim"] |= {
         "executor": "live",
         "cost_kind": "measured",
-        "live": {**device.facts(), "backend": backend, "runs": options.runs, "spread": spread(results)},
+        "live": {
+            **device.facts(),
+            "backend": backend,
+            "runs": options.runs,
+            "host_us": median(host_us),
+            "spread": spread(results),
+        },
     }
     result = write_result(out_dir, logs[chosen], contexts[chosen], _modules(run), fields)
     if run.settings.figures is True:
@@ -175,8 +183,11 @@ def _measure(
     return result
 
 
-def _once(run: RunConfig, requests: list[Request], device: LiveDevice, decoder: Any) -> RunLog:
-    """One run, checked: each request has its tokens, and its times replayed give the identical log."""
+def _once(run: RunConfig, requests: list[Request], device: LiveDevice, decoder: Any) -> tuple[RunLog, list[int]]:
+    """(the log of one run, what each iteration took beside the decoder, ns).
+
+    Checked: each request has its tokens, and its times replayed give the identical log.
+    """
     from experiments.live_executor import LiveExecutor, WallClock
 
     clock = WallClock()
@@ -197,7 +208,7 @@ def _once(run: RunConfig, requests: list[Request], device: LiveDevice, decoder: 
             raise SimError(f"{title_of(run)}: request {name}: {came} tokens came out of the decoder, not {wanted}")
     if serve(run, requests, ReplayExecutor(durations_ns(log))).digest != log.digest:
         raise SimError(f"{title_of(run)}: replayed, the run gives another RunLog: live and simulated engine differ")
-    return log
+    return log, executor.host_ns
 
 
 def _context(

@@ -84,6 +84,7 @@ class LiveExecutor:
         self._work: list[_Work] = []
         self._start_ns = 0
         self._running: dict[Sequence, None] = {}
+        self.host_ns: list[int] = []  # per iteration: from its start to the decoder's, and from its end to the last
 
     def tokens(self, request: Request) -> list[int]:
         """The prompt of `request` and what has come out for it."""
@@ -119,7 +120,10 @@ class LiveExecutor:
         rows, ids = self._rectangle(shape) if self._padded else self._lines()
         device = self._decoder.device
         built = Rows.build(device, self._decoder.block_size, list(rows.values()))
-        sampled = self._decoder.stack(torch.tensor(ids, device=device), built).tolist()  # waits for the device
+        token_ids = torch.tensor(ids, device=device)
+        launched_ns = self._clock.elapsed_ns()
+        sampled = self._decoder.stack(token_ids, built).tolist()  # waits for the device
+        decoded_ns = self._clock.elapsed_ns() - launched_ns
         came = dict(zip(rows, sampled, strict=True))
         for seq, new, context in self._work:
             tokens = self._tokens[seq.id]
@@ -127,7 +131,9 @@ class LiveExecutor:
                 tokens.append(came[seq])
         computed = sum(row.new_tokens for row in rows.values())
         assert computed == shape.tokens, f"computed {computed} tokens of {shape}"
-        return max(1, self._clock.elapsed_ns() - self._start_ns)
+        took_ns = max(1, self._clock.elapsed_ns() - self._start_ns)
+        self.host_ns.append(took_ns - decoded_ns)
+        return took_ns
 
     def _lines(self) -> tuple[dict[Sequence, Row], list[int]]:
         """(each sequence's row, the tokens of all of them)."""

@@ -71,6 +71,7 @@ def test_a_live_run_writes_what_a_simulated_one_writes(capsys: pytest.CaptureFix
     known = {"device": "cpu", "dtype": "float32", "runs": 2, "threads": 1, "torch": torch.__version__}
     assert result["sim"]["live"].items() >= known.items()
     assert result["sim"]["live"]["backend"].startswith("sdpa")
+    assert 0 < result["sim"]["live"]["host_us"] < 1000 * result["duration"] * 1000
     assert is_live(result)
     assert not is_live(simulated)
     low, high = result["sim"]["live"]["spread"]["mean_e2el_ms"]

@@ -14,6 +14,7 @@ from calibration.points import Point, Timed
 from calibration.predict import batch_shape
 from simulator.costs.attention import AttentionTimes
 from simulator.curves import Curve
+from simulator.errors import ConfigError
 from simulator.plan import BatchShape
 from simulator.profile import Attention, AxisTable, GridTable, PrefillRoofline, constant_alpha
 from simulator.specs import ModelSpec
@@ -26,20 +27,28 @@ FEWEST_POINTS = 5  # prefill calls that a roofline's four parameters need; with 
 
 
 def fit_attention(rows: Sequence[Timed], model: ModelSpec, tp: int, rest: Curve) -> tuple[Attention, dict[str, str]]:
-    """The tables and forms, and notes for the metadata. `rest` is what else a layer takes, microseconds by tokens."""
+    """The tables and forms, and notes for the metadata. `rest` is what else a layer takes, microseconds by tokens.
+
+    Raises ConfigError where no single prompt was timed, or no decode rows of one length.
+    """
     prefill, decode, mixed = ([row for row in rows if row.point.op == op] for op in ("prefill", "decode", "mixed"))
     roofline = _roofline(prefill, model, tp) if len(prefill) >= FEWEST_POINTS else None
     chunks = _cells((r for r in prefill if r.point.seqs == 1), lambda p: (p.chunk, p.ctx))
-    even = decode_grid(_cells((r for r in decode if r.point.longest == r.point.kv_dec), _decode_key))
+    even = _cells((r for r in decode if r.point.longest == r.point.kv_dec), _decode_key)
+    needed = (("prefill: no call of one prompt", chunks), ("decode: no call of rows of one length", even))
+    if faults := [f"{what} was timed" for what, found in needed if not found]:
+        raise ConfigError(faults)
     none = constant_alpha(0.0)
     attention = Attention(
         model.layers,
         smooth_grid(chunks, _prefill_form(roofline)),
-        even, None, None, none, none, roofline,
+        decode_grid(even), None, None, none, none, roofline,
         None if roofline is None else _several(prefill, chunks, roofline),
     )  # fmt: skip
     notes = {"mixed": "no mixed calls timed: prefill and decode added up"}
-    if mixed:
+    if not any(context for _, context in chunks):
+        notes["history"] = "no chunk with history timed: by its query-key pairs and bytes"
+    if any(_beside(row.point) for row in mixed):
         attention, notes["mixed"] = _with_mixed(attention, mixed, rest)
     alone, beside = _alphas(attention, decode), _alphas(attention, mixed)
     terms = [what for what, table in (("decode", alone), ("mixed", beside)) if any(table.values)]
@@ -100,8 +109,9 @@ def _with_mixed(attention: Attention, rows: Sequence[Timed], rest: Curve) -> tup
     FEWEST_CALLS, it then gets a p of its own.
     """
     even = [row for row in rows if row.point.longest == row.point.kv_dec]
-    shortest = min(row.point.chunk for row in even)
-    beside = _cells((r for r in even if (r.point.chunk, r.point.ctx, r.point.seqs) == (shortest, 0, 1)), _decode_key)
+    alone = [row for row in even if _beside(row.point)]
+    shortest = min(row.point.chunk for row in alone)
+    beside = _cells((row for row in alone if row.point.chunk == shortest), _decode_key)
     chunk_us = AttentionTimes(attention, 1.0).of(BatchShape(((shortest, 0),)))
     some = even[:: -(-len(even) // MOST_CALLS)]
 
@@ -116,6 +126,11 @@ def _with_mixed(attention: Attention, rows: Sequence[Timed], rest: Curve) -> tup
     median, high = np.percentile(left, [50, 90]) * 100
     note = f"median {median:.1f} %, 90th percentile {high:.1f} % of a layer, {len(left)} calls of the fit"
     return replace(attention, p=power), note
+
+
+def _beside(point: Point) -> bool:
+    """Whether a mixed call is one that the table of decode rows beside a chunk is made of."""
+    return point.seqs == 1 and not point.ctx and point.longest == point.kv_dec
 
 
 def _left(us: float, chunk_us: float, p: float) -> float:

@@ -35,10 +35,9 @@ def fit_profile(
     decode weren't timed, with a line for each; MissingError without scipy.
     """
     used = [row for row in rows if row.timed and row.split == FIT]
-    faults = [f"{op}: no call was timed" for op in ("linear", "prefill", "decode")
-              if not any(row.point.op == op for row in used)]  # fmt: skip
-    if faults:
-        raise ConfigError([f"fit of {name}: {fault}" for fault in faults])
+    timed = {row.point.op for row in used}
+    if faults := [f"{op}: no call was timed" for op in ("linear", "prefill", "decode") if op not in timed]:
+        raise ConfigError(faults)
     operations = fit_operations(used, model, tensor_parallel_size)
     rest = total([(op.count / model.layers, Curve(op.axis, op.us)) for op in operations.token_ops])
     attention, notes = fit_attention(used, model, tensor_parallel_size, rest)

@@ -54,7 +54,7 @@ def _steady(rows: Sequence[Timed], times: Column) -> tuple[float, float, float]:
         lambda x: terms @ x - short, np.full(3, 1e-3), bounds=(0, np.inf), loss="soft_l1", f_scale=CLOSE,
         x_scale=1 / np.maximum(np.abs(terms).max(axis=0), 1e-9),
     )  # fmt: skip
-    base, per_sequence, per_layer = np.where(terms.any(axis=0), found.x, 0.0).tolist()
+    base, per_sequence, per_layer = np.where(terms.any(axis=0), found.x, 0.0).round(3).tolist()
     return base, per_sequence, per_layer
 
 
@@ -84,4 +84,4 @@ def _eager(profile: Profile, rows: Sequence[Timed]) -> EagerHost:
 
 
 def _layers(point: Point) -> int:
-    return point.layers if point.op == "stack" else 1
+    return max(point.layers, 1)

@@ -89,7 +89,7 @@ def from_json(check: Check, value: object) -> Attention:
 
 def _roofline(check: Check, value: object, key: str) -> PrefillRoofline:
     data = check.mapping(value, key, ROOFLINE)
-    floor, pair, token, context = (check.number(data.get(name), f"{key}.{name}", 1e-12, 1e6) for name in ROOFLINE[:-1])
+    floor, pair, token, context = (check.number(data.get(name), f"{key}.{name}", 1e-12, 1e9) for name in ROOFLINE[:-1])
     return PrefillRoofline(floor, pair, token, context, check.number(data.get("power"), f"{key}.power", *POWERS))
 
 

@@ -188,14 +188,30 @@ def test_too_few_prefill_calls_for_a_roofline_are_read_by_straight_lines(rows: l
 @pytest.mark.parametrize(
     ("ops", "faults"),
     [
-        (("linear",), ["fit of fake: linear: no call was timed"]),
-        (("prefill", "decode"), ["fit of fake: prefill: no call was timed", "fit of fake: decode: no call was timed"]),
+        (("linear",), ["linear: no call was timed"]),
+        (("prefill", "decode"), ["prefill: no call was timed", "decode: no call was timed"]),
     ],
 )
 def test_what_a_fit_can_not_do_without(rows: list[Timed], ops: tuple[str, ...], faults: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         fitted(without(rows, *ops))
     assert caught.value.faults == faults
+
+
+def test_prompts_alone_and_rows_of_one_length_are_needed(rows: list[Timed]) -> None:
+    odd = [row for row in rows if not (row.point.op == "prefill" and row.point.seqs == 1)]
+    odd = [row for row in odd if row.point.op != "decode" or row.point.kv_max]
+    with pytest.raises(ConfigError) as caught:
+        fitted(odd)
+    assert caught.value.faults == [
+        "prefill: no call of one prompt was timed", "decode: no call of rows of one length was timed",
+    ]  # fmt: skip
+
+
+def test_mixed_calls_that_no_table_can_be_made_of_are_left_out(rows: list[Timed]) -> None:
+    uneven = [row for row in rows if row.point.op != "mixed" or row.point.ctx or row.point.kv_max]
+    assert any(row.point.op == "mixed" and row.split == FIT for row in uneven)
+    assert fitted(uneven).attention.decode_in_mixed is None
 
 
 def test_linear_layers_of_another_model(rows: list[Timed]) -> None:

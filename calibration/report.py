@@ -105,16 +105,13 @@ class Report:
         more = ["", *_aligned([WORST_HEAD, *(row.cells() for row in self.worst)], left=(0, 1, 5))] if worst else []
         return "\n".join([f"{self.profile}: {self.what}", self._counts(), "", *table, *more])
 
-    def markdown(self, heading: str = "#") -> str:
+    def markdown(self, heading: str = "#", worst: bool = True) -> str:
         """For report.md."""
         lines = [f"{heading} {self.profile}", "", f"{self.what}. {self._counts()}", ""]
         lines += _markdown(HEAD, [region.cells() for region in self.regions])
-        lines += [
-            "",
-            "The rows that are farthest off:",
-            "",
-            *_markdown(WORST_HEAD, [row.cells() for row in self.worst]),
-        ]
+        if worst:
+            rows = [row.cells() for row in self.worst]
+            lines += ["", "The rows that are farthest off:", "", *_markdown(WORST_HEAD, rows)]
         return "\n".join(lines) + "\n"
 
     def to_json(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from experiments.commands.parser import Parser
@@ -69,6 +70,7 @@ def validate(arguments: list[str]) -> int:
     _warn(given.folder, measured.unfinished)
     checked = check(Predictor(profile).of, measured.rows)
     report = summarise(profile, checked, measured.repeat_floor_pct, unknown(measured.rows, checked))
+    report = replace(report, note=f"Caution: {measured.unfinished}." if measured.unfinished else "")
     print(report.text())
     write(given.folder / REPORT, lambda path: path.write_text(report.markdown(), encoding="utf-8"))
     write(given.folder / ERRORS, lambda path: save_errors(path, checked))

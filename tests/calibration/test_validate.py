@@ -17,7 +17,17 @@ from calibration.validate import validate
 from experiments.commands.profile import REPORTS
 from simulator.hf_config import read_json
 from simulator.profile import Profile, load_profile, shipped_profiles
-from tests.bench.shipped_profiles import ALL_POINTS, BOUNDS, FITTED, MODEL, Fitted, against_bounds, fitted, report_on
+from tests.bench.shipped_profiles import (
+    ALL_POINTS,
+    BOUNDS,
+    FITTED,
+    MODEL,
+    PAGE,
+    Fitted,
+    bounded,
+    fitted,
+    report_on,
+)  # fmt: skip
 
 KERNELS = Path(__file__).parents[1] / "data" / "kernels"
 STEPS = "stack (sum of measured kernels)"
@@ -71,16 +81,16 @@ def test_a_shipped_report_is_what_comes_out_again(one: Fitted) -> None:
 
 @pytest.mark.parametrize("one", FITTED, ids=lambda one: one.name)
 def test_held_out_errors_stay_within_their_bounds(one: Fitted) -> None:
-    lines = against_bounds(report_on(one, *made(one.name)))
-    assert len(lines) == 3  # linear layers, prefill, decode
-    assert not [line for line in lines if not line.startswith("within")]
+    found = bounded(report_on(one, *made(one.name)))
+    assert [one.region.operation for one in found] == ["linear", "prefill", "decode"]
+    assert not [one.cells() for one in found if not one.met]
 
 
 def test_mixed_calls_and_whole_steps_stay_within_their_bounds() -> None:
     report = layers_report()
-    lines = against_bounds(report)
-    assert len(lines) == len(BOUNDS)
-    assert not [line for line in lines if not line.startswith("within")]
+    found = bounded(report)
+    assert len(found) == len(BOUNDS)
+    assert not [one.cells() for one in found if not one.met]
     mixed = {r.operation: r for r in report.regions if r.region in ("all", "mixed")}
     assert mixed["mixed"].points > 500
 
@@ -110,3 +120,9 @@ def test_every_shipped_profile_has_a_report() -> None:
         assert report.note == ("" if fitted_here else ALL_POINTS)
         assert {region.operation for region in report.regions} >= {"linear", "prefill", "decode"}
         assert (STEPS in {region.operation for region in report.regions}) is not fitted_here
+
+
+def test_the_page_shows_every_shipped_report() -> None:
+    page = PAGE.read_text()
+    for name in shipped_profiles():
+        assert Report.from_json(read_json(REPORTS / f"{name}.json")).markdown("###", worst=False) in page

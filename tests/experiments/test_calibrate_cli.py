@@ -98,6 +98,7 @@ def test_points_in_a_bad_state_are_fitted_with_a_warning(
         _, err = run(capsys, action, str(folder))
         assert err.startswith(f"warning: {folder}: ")
         assert words in err
+    assert words in (folder / "report.md").read_text()
 
 
 def test_out_and_name(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ class AttentionTimes:
     """Times of attention calls, microseconds x `scale`."""
 
     def __init__(self, attention: Attention, scale: float) -> None:
-        self._tables, self._scale = attention, scale
+        self._tables = attention
         self._prefill: Grid | _Smooth = _scaled(attention.prefill, scale)
         self._several: _Smooth | None = None
         self._roofline = roofline = attention.roofline
@@ -71,9 +71,7 @@ class AttentionTimes:
             ns = min(ns, one_by_one)
         return tokens, self._joined(ns, tokens, shape) if seqs else ns
 
-    def _smooth(
-        self, roofline: PrefillRoofline, chunks: Sequence[tuple[int, int]], tokens: int, weighted: int
-    ) -> float:
+    def _smooth(self, roofline: PrefillRoofline, chunks: Chunks, tokens: int, weighted: int) -> float:
         """Prefill alone: what was timed nearest, x what the roofline makes of the difference."""
         context = weighted / tokens
         if len(chunks) == 1:

@@ -59,7 +59,8 @@ class Rows:
     rows: tuple[Row, ...]
     block_size: int
     starts: Tensor  # [rows + 1], int32: where each row's tokens begin
-    used: Tensor  # [rows], int32: tokens that it attends to
+    key_starts: Tensor  # [rows + 1], int32: the same of the tokens that each attends to
+    used: Tensor  # [rows], int32: how many those are
     table: Tensor  # [rows, most pages], int32
     positions: Tensor  # [tokens], int64
     slots: Tensor  # [tokens], int64: where their keys and values go, page x block_size + place
@@ -79,12 +80,13 @@ class Rows:
         row_of = torch.repeat_interleave(torch.arange(len(rows)), new)
         positions = torch.arange(len(row_of)) - (ends - new - context)[row_of]
         slots = table[row_of, positions // block_size] * block_size + positions % block_size
-        starts = torch.cat([torch.zeros(1, dtype=torch.int64), ends])
+        used, nothing = new + context, torch.zeros(1, dtype=torch.int64)
         return cls(
             tuple(rows),
             block_size,
-            starts.int().to(device),
-            (new + context).int().to(device),
+            torch.cat([nothing, ends]).int().to(device),
+            torch.cat([nothing, used.cumsum(0)]).int().to(device),
+            used.int().to(device),
             table.int().to(device),
             positions.to(device),
             slots.to(device),
@@ -127,8 +129,13 @@ def attend(q: Tensor, key_pages: Tensor, value_pages: Tensor, rows: Rows) -> Ten
     q: [tokens, heads, head_dim]; pages: [num_blocks, block_size, kv_heads, head_dim], heads a multiple of kv_heads.
     Returns [tokens, heads, head_dim].
     """
-    if backend(q.device, q.dtype, rows.block_size) == VARLEN:
-        return _varlen(q, key_pages, value_pages, rows)
+    form = _form(q.device, q.dtype, rows.block_size)
+    if form is None:
+        return _sdpa(q, key_pages, value_pages, rows)
+    return _varlen(q, key_pages, value_pages, rows, form)
+
+
+def _sdpa(q: Tensor, key_pages: Tensor, value_pages: Tensor, rows: Rows) -> Tensor:
     out = torch.empty_like(q)
     for chunk in rows.chunks:
         query = q[None, chunk.start : chunk.stop].transpose(1, 2)
@@ -154,11 +161,11 @@ def _gathered(pages: Tensor, which: Tensor, count: int, tokens: int) -> Tensor:
     return picked.view(count, -1, *pages.shape[2:])[:, :tokens].transpose(1, 2)
 
 
-def _varlen(q: Tensor, key_pages: Tensor, value_pages: Tensor, rows: Rows) -> Tensor:
+def _varlen(q: Tensor, key_pages: Tensor, value_pages: Tensor, rows: Rows, key_starts: bool) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     attended = varlen_attn(
-        q, key_pages, value_pages, rows.starts, None, rows.max_new, rows.max_total,
+        q, key_pages, value_pages, rows.starts, rows.key_starts if key_starts else None, rows.max_new, rows.max_total,
         window_size=(-1, 0), enable_gqa=q.shape[1] != key_pages.shape[2],
         seqused_k=rows.used, block_table=rows.table,
     )  # fmt: skip
@@ -166,20 +173,33 @@ def _varlen(q: Tensor, key_pages: Tensor, value_pages: Tensor, rows: Rows) -> Te
     return attended
 
 
-@lru_cache(maxsize=32)
 def backend(device: torch.device, dtype: torch.dtype, block_size: int = 16) -> str:
     """VARLEN where a CUDA device takes a varlen call with pages of `block_size` tokens in this dtype, else SDPA."""
-    if device.type != "cuda":
-        return SDPA
-    try:
-        rows = Rows.build(device, block_size, [Row(2, 3, [1]), Row(1, 4, [0])])
-        pages = torch.randn(2, block_size, 1, 64, device=device, dtype=dtype)
-        q = torch.randn(3, 2, 64, device=device, dtype=dtype)
-        _varlen(q, pages, pages, rows)
-        torch.cuda.synchronize(device)
-    except (ImportError, RuntimeError, TypeError, NotImplementedError):  # whatever a build of torch refuses it with
-        return SDPA
-    return VARLEN
+    return SDPA if _form(device, dtype, block_size) is None else VARLEN
+
+
+@lru_cache(maxsize=32)
+def _form(device: torch.device, dtype: torch.dtype, block_size: int) -> bool | None:
+    """How to call varlen here, see `working_form`; None for sdpa."""
+    return working_form(device, dtype, block_size) if device.type == "cuda" else None
+
+
+def working_form(device: torch.device, dtype: torch.dtype, block_size: int) -> bool | None:
+    """Whether varlen takes the starts of the keys beside the block table: the first way that gives what sdpa gives.
+
+    FlashAttention 3 refuses them, 2 may ask for them. None where neither way works.
+    """
+    rows = Rows.build(device, block_size, [Row(2, 3, range(5)), Row(1, 4, range(5, 10))])
+    q = torch.randn(3, 2, 64, device=device, dtype=dtype)
+    pages = torch.randn(10, block_size, 1, 64, device=device, dtype=dtype)
+    expected = _sdpa(q, pages, pages, rows)
+    for key_starts in (False, True):
+        try:
+            if torch.allclose(_varlen(q, pages, pages, rows, key_starts), expected, atol=0.03, rtol=0.03):
+                return key_starts
+        except (ImportError, RuntimeError, TypeError, ValueError):  # whatever a build of torch refuses it with
+            continue
+    return None
 
 
 def page_tokens(device: torch.device, dtype: torch.dtype, wanted: int = 16) -> int:

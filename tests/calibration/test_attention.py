@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from calibration.attention import Row, Rows, attend, backend, kernel, page_tokens  # noqa: E402
+from calibration.attention import Row, Rows, attend, backend, kernel, page_tokens, working_form  # noqa: E402
 
 CPU = torch.device("cpu")
 BLOCK = 16
@@ -92,3 +94,42 @@ def test_the_backend_of_the_processor_is_named() -> None:
     named = kernel(CPU, torch.float32, 4, 2, 64, 16)
     assert named.startswith("sdpa (prefill ")
     assert "decode" in named
+
+
+def flash(keys_may_start: bool, keys_must_start: bool = False, off: float = 0.0) -> Any:
+    """What torch documents of varlen_attn with a block table, by the definition."""
+
+    def varlen_attn(
+        query: Any, key: Any, value: Any, cu_seq_q: Any, cu_seq_k: Any, max_q: int, max_k: int, *, window_size: Any,
+        enable_gqa: bool, seqused_k: Any, block_table: Any,
+    ) -> Any:  # fmt: skip
+        if (cu_seq_k is None) if keys_must_start else (cu_seq_k is not None and not keys_may_start):
+            raise RuntimeError("cu_seq_k")
+        starts, used = cu_seq_q.tolist(), seqused_k.tolist()
+        assert cu_seq_k is None or cu_seq_k.diff().tolist() == used
+        assert window_size == (-1, 0)
+        assert enable_gqa == (query.shape[1] != key.shape[2])
+        assert {cu_seq_q.dtype, seqused_k.dtype, block_table.dtype} == {torch.int32}
+        news = [stop - start for start, stop in itertools.pairwise(starts)]
+        assert (max_q, max_k) == (max(news), max(used))
+        rows = [
+            Row(new, total - new, blocks) for new, total, blocks in zip(news, used, block_table.tolist(), strict=True)
+        ]
+        return (dense(query, key, value, rows) + off).to(query.dtype)
+
+    return varlen_attn
+
+
+@pytest.mark.parametrize(
+    ("form", "made"),
+    [
+        (False, flash(keys_may_start=False)),
+        (True, flash(keys_may_start=True, keys_must_start=True)),
+        (None, flash(keys_may_start=True, off=0.2)),  # another answer
+    ],
+)
+def test_a_varlen_call_is_taken_the_way_that_gives_what_sdpa_gives(
+    form: bool | None, made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", made)
+    assert working_form(CPU, torch.float32, BLOCK) is form

@@ -39,7 +39,7 @@ class Reductions:
         self._timings: Timings = {}
 
     def built(self, point: Point) -> Built:
-        """What the processes measured for `point.bytes`. Raises Unsupported where they failed, and isn't tried again."""
+        """What the processes measured for `point.bytes`. Raises Unsupported where they failed, and does so again."""
         if point.bytes not in self._timings and not self._failure:
             try:
                 self._timings = timings(REDUCED_BYTES, point.ranks, self._dtype)

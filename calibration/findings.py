@@ -13,7 +13,7 @@ from calibration.points import Point, Timed
 from calibration.stats import median
 
 AXES = ("m", "seqs", "chunk", "n_dec", "kv_dec", "bytes")
-FALL = 0.9
+FALL, FALLS = 0.9, "falls: "
 MAX_FALLS = 20
 
 
@@ -40,7 +40,7 @@ def falls(rows: Iterable[Timed]) -> list[str]:
         for smaller, larger in pairwise(line):
             if larger.median_us < FALL * smaller.median_us:
                 found.append(
-                    f"{describe(larger.point)}: {larger.median_us:.4g} us, though {axis} = "
+                    f"{FALLS}{describe(larger.point)}: {larger.median_us:.4g} us, though {axis} = "
                     f"{getattr(smaller.point, axis)} takes {smaller.median_us:.4g} us"
                 )
     return found[:MAX_FALLS]

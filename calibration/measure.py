@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from calibration import records
 from calibration.backends import BUILTIN, Device, Kernels, open_device
 from calibration.environment import checkout, host, versions
+from calibration.findings import FALLS
 from calibration.grid import Planned, axes_for, plan, plan_hash
 from calibration.points import Timed
 from calibration.progress import Progress
@@ -103,9 +104,9 @@ def _run(
     about: dict[str, Any],
 ) -> int:
     progress = Progress(len(planned), sys.stderr, budget_s=given.budget)
-    for line in about["warnings"]:
+    for line in device.warnings():
         progress.say(f"warning: {line}")
-    about["warnings"] += [line for line in before.get("warnings", []) if not line.startswith("falls: ")]
+    about["warnings"] = [line for line in before.get("warnings", []) if not line.startswith(FALLS)]
     about |= {key: before[key] for key in ("drifts", "clocks") if key in before}
     files = records.Records(given.out, dtype=about["dtype"], run=len(about["runs"]))
     session = Session(
@@ -137,7 +138,6 @@ def _about(
 ) -> dict[str, Any]:
     """What meta.json says before anything is timed."""
     info = device.info()
-    warnings = info.pop("warnings", [])
     about: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "status": "partial",
@@ -151,7 +151,7 @@ def _about(
         "seed": given.seed,
     }
     about["plan_hash"] = plan_hash(planned, **{key: about[key] for key in _SAME}, device_name=info["name"])
-    about |= {"versions": versions(), "host": host(), "checkout": checkout(), "warnings": warnings}
+    about |= {"versions": versions(), "host": host(), "checkout": checkout()}
     return about
 
 

@@ -102,7 +102,7 @@ class Session:
             "skipped": skipped(rows),
             "points": {"planned": len(self.planned), "timed": sum(row.timed for row in rows)},
             "anchors": self.anchor_us,
-            "warnings": self.warnings + [f"falls: {line}" for line in falls(rows)],
+            "warnings": list(dict.fromkeys((*self.warnings, *self.device.warnings(), *falls(rows)))),
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         }
 

@@ -119,6 +119,9 @@ class Device(Protocol):
     def reading(self) -> Reading | None:
         """The newest clocks, power and throttle reasons; None where the device doesn't tell."""
 
+    def warnings(self) -> list[str]:
+        """What casts doubt on the times so far, a line each."""
+
     def kernels(self, model: ModelSpec, *, dtype: str, tp: int, seed: int) -> Kernels:
         """The model's operations on this device. Raises ConfigError for a type that it doesn't have."""
 

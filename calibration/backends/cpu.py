@@ -21,6 +21,7 @@ from simulator.specs import ModelSpec
 # is smaller than twice the cache is labelled hot.
 ROTATED_BYTES = 16 << 20
 MEMORY_SHARE = 0.7
+BUSY_SHARE, SETTLED_S = 0.8, 5.0
 _NO_MEMORY = ("can't allocate memory", "not enough memory")
 _NO_KERNEL = ("not implemented for", "not supported", "unsupported")
 
@@ -38,6 +39,7 @@ class CpuDevice:
         self._torch = load_torch()
         self._threads_before = self._torch.get_num_threads()
         self._torch.set_num_threads(threads())
+        self._begun = time.monotonic(), time.process_time()
         self._cache_bytes = last_level_cache_bytes()
         self.flush_bytes = 2 * self._cache_bytes or ROTATED_BYTES
 
@@ -78,6 +80,14 @@ class CpuDevice:
     def reading(self) -> Reading | None:
         """It doesn't tell."""
         return None
+
+    def warnings(self) -> list[str]:
+        """That other processes had the cores meanwhile: kernels are always busy, so what is missing went to them."""
+        wall, busy = time.monotonic() - self._begun[0], time.process_time() - self._begun[1]
+        share = busy / max(wall * self._torch.get_num_threads(), 1e-9)
+        if wall < SETTLED_S or share >= BUSY_SHARE:
+            return []
+        return [f"had {share:.0%} of its cores: other processes took the rest"]
 
     def kernels(self, model: ModelSpec, *, dtype: str, tp: int, seed: int) -> Kernels:
         """The model's operations in torch."""

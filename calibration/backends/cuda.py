@@ -42,7 +42,7 @@ class CudaDevice:
         torch.cuda.set_device(0)
         self.l2_bytes = int(getattr(self._properties, "L2_cache_size", 0)) or L2_BYTES
         self.flush_bytes = 2 * self.l2_bytes
-        self.warnings = [f"{len(others)} other processes use the GPU: times may be theirs too"] if others else []
+        self._others = len(others)
         self._monitor = smi.Monitor(self._which)
         gc.freeze()  # torch collects garbage before every capture; what is loaded by now isn't any
 
@@ -58,7 +58,6 @@ class CudaDevice:
             "capability": f"{found.major}.{found.minor}",
             "mps": "CUDA_MPS_PIPE_DIRECTORY" in os.environ,
             "nvidia_smi": smi.settings(self._which) or "absent",
-            "warnings": self.warnings,
         }
 
     def clock_s(self) -> float:
@@ -105,6 +104,10 @@ class CudaDevice:
     def reading(self) -> Reading | None:
         """The driver's newest word."""
         return self._monitor.reading()
+
+    def warnings(self) -> list[str]:
+        """Other processes on the GPU when the run began."""
+        return [f"{self._others} other processes use the GPU: times are theirs too"] if self._others else []
 
     def kernels(self, model: ModelSpec, *, dtype: str, tp: int, seed: int) -> Kernels:
         """The model's operations in torch, once the device is warm. Raises ConfigError for the type."""

@@ -126,7 +126,7 @@ class FakeDevice:
     graphs = True
     asynchronous = False
     flush_bytes = 2 * L2_BYTES
-    sustained_s = 0.3
+    sustained_s = 0.01
     sampled_s = 2.0
 
     def __init__(self, *, seed: int = 0) -> None:
@@ -168,6 +168,10 @@ class FakeDevice:
     def reading(self) -> Reading | None:
         """A steady clock."""
         return Reading(sm_mhz=1500.0)
+
+    def warnings(self) -> list[str]:
+        """None."""
+        return []
 
     def kernels(self, model: ModelSpec, *, dtype: str, tp: int, seed: int) -> FakeKernels:
         """The formula for one rank of `model`, the same for every type."""

@@ -87,10 +87,13 @@ def fitted(measured: Measured, name: str) -> Profile:
         "measured": f"{meta.get('started')} to {meta.get('ended')}, {meta.get('status')}",
         "host": NO_ENGINE,
     }
-    return fit_profile(
-        measured.rows, name=name, model=measured.model, tensor_parallel_size=measured.tensor_parallel_size,
-        gpu=measured.gpu, metadata=metadata,
-    )  # fmt: skip
+    try:
+        return fit_profile(
+            measured.rows, name=name, model=measured.model, tensor_parallel_size=measured.tensor_parallel_size,
+            gpu=measured.gpu, metadata=metadata,
+        )  # fmt: skip
+    except ConfigError as error:
+        raise ConfigError([f"{measured.folder}: {fault}" for fault in error.faults]) from None
 
 
 def gpu_spec(measured: Measured) -> GpuSpec | None:

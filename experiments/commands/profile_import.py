@@ -49,9 +49,12 @@ def _folder(given: argparse.Namespace) -> None:
         **metadata(imported),
     }  # fmt: skip
     name = given.name or (given.out.stem if given.out else f"{gpu.name}_{model.name}_tp{degree}")
-    profile = fit_profile(
-        imported.rows, name=name, model=model, tensor_parallel_size=degree, gpu=gpu.name, metadata=said
-    )
+    try:
+        profile = fit_profile(
+            imported.rows, name=name, model=model, tensor_parallel_size=degree, gpu=gpu.name, metadata=said
+        )
+    except ConfigError as error:
+        raise ConfigError([f"{folder}: {fault}" for fault in error.faults]) from None
     _save(profile, given.out)
     print(validate(profile, imported.rows, imported.repeat_floor_pct).text(worst=False))
 

@@ -77,6 +77,42 @@ def test_import_of_several_degrees(
     assert "no folder tp8" in run(capsys, "import", "k", "--tp", "8", status=2)[1]
 
 
+def test_import_of_tables_of_two_projects_in_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "a100.json"
+    given = ("import", str(KERNELS / "a100_sxm"), "--model", "llama-3.1-8b", "--gpu", "a100-80gb", "--out", str(out))
+    text, _ = run(capsys, *given, "--engine", "kernels", "--source", "here", "--licence", "mine")
+    assert f"{out}: llama-3.1-8b on 1 x a100-80gb, kernels; mine" in text
+    assert "pass: median <= 5.0" in text
+    imported, shipped = load_profile(out), load_profile("a100-80gb_llama-3.1-8b")
+    assert [(op.op, op.basis, op.axis) for op in imported.token_ops] == [
+        (op.op, op.basis, op.axis) for op in shipped.token_ops
+    ]
+    assert imported.attention.decode.us == shipped.attention.decode.us
+    assert imported.metadata["source"] == "here"
+    assert "vidur" in imported.metadata["timed_linear"]
+    assert "roofline" in run(capsys, "show", str(out))[0]
+
+
+def test_a_shipped_profile_is_shown_with_its_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = run(capsys, "show", "h200_llama-3.1-8b")
+    assert "gate_up: 32 x, never timed: a roofline" in out
+    assert "caution_l2: " in out
+    assert "held-out errors" in out
+    assert "linear (as if never timed)" in out
+    assert "held-out errors" in run(capsys, "show", "rtx4090_llama-3.1-8b")[0]
+
+
+def test_tables_that_lack_something_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(KERNELS / "a100_sxm", tmp_path / "k")
+    (tmp_path / "k" / "generation_attention_bf16.csv").unlink()
+    given = ("import", str(tmp_path / "k"), "--gpu", "a100-80gb", "--out", str(tmp_path / "p.json"))
+    assert run(capsys, *given, status=2)[1] == "model: these tables name none; state --model M\n"
+    _, err = run(capsys, *given, "--model", "llama-3.1-8b", status=2)
+    assert err.startswith(f"{tmp_path / 'k'}: ")
+    assert err.endswith("decode: no call was timed\n")
+    assert not (tmp_path / "p.json").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "fault"),
     [

@@ -66,7 +66,7 @@ def timings(
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL, stderr=errors,
                 start_new_session=True,  # Ctrl-C is for the one that started them
             )  # fmt: skip
-            ending.callback(process.wait)
+            ending.enter_context(process)
             ending.callback(process.kill)
             processes.append(process)
         try:

@@ -46,8 +46,10 @@ class Peaks(NamedTuple):
 
 
 def peaks(run: RunConfig) -> Peaks:
-    """The peaks of the GPUs of `run`, without efficiencies."""
+    """The peaks of the GPUs of `run`, without efficiencies. Raises LookupError for a device without figures."""
     gpu, gpus = run.pieces.platform.gpu, run.settings.engine.tensor_parallel_size
+    if not gpu.memory_gbps:
+        raise LookupError(f"{gpu.name} has no peaks")
     return Peaks(gpu.bf16_tflops * 1e12 * gpus, gpu.memory_gbps * 1e9 * gpus)
 
 

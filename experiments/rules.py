@@ -136,6 +136,8 @@ def check_rules(settings: Settings, pieces: Pieces, faults: Faults) -> tuple[Mem
         faults.add(("trace",), "trace or load is required, and both are missing")
     if trace is not None and trace.window_s is not None and trace.window_s[0] >= trace.window_s[1]:
         faults.add(("trace", "window_s"), "must be [from, to) with from below to")
+    if settings.figures == "cost" and faults.sound("gpu") and not pieces.platform.gpu.memory_gbps:
+        faults.add(("figures",), f"{pieces.platform.gpu.name} has no figures to hold times against; true draws the run")
     notices = _check_limits(settings, pieces, faults)
     memory, more = _check_memory(settings, pieces, faults)
     return memory, notices + more

@@ -18,6 +18,8 @@ from experiments.live_device import LiveDevice  # noqa: E402
 from experiments.live_result import combined, middle, spread, spread_text  # noqa: E402
 from experiments.results import is_complete, is_live, load_result  # noqa: E402
 from experiments.yamltext import read  # noqa: E402
+from simulator.profile import SHAPE, SHIPPED  # noqa: E402
+from simulator.specs import get_model  # noqa: E402
 
 CONFIG = """
 model: tiny
@@ -280,8 +282,25 @@ def test_the_shipped_load_needs_a_profile_to_be_simulated(capsys: pytest.Capture
     ]
 
 
+def test_a_profile_of_the_processor_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+    profile = json.loads((SHIPPED / "rtx4090_llama-3.1-8b.json").read_text())
+    profile["metadata"]["gpu"] = "cpu"
+    profile["shape"] = {key: getattr(get_model("tiny"), key) for key in SHAPE}
+    Path("p.json").write_text(json.dumps(profile))
+    result = json_of(capsys, "run", "live_tiny", "cost_model.profile=p.json", "load.num_prompts=5")["runs"][0]
+    assert result["completed"] == 5
+    assert result["sim"]["utilisation"]["model_flops"] is None
+    assert main(["run", "live_tiny", "cost_model.profile=p.json", "figures=cost"]) == 2
+    line = "override figures=cost: cpu has no figures to hold times against; true draws the run"
+    assert line in capsys.readouterr().err.splitlines()
+
+
 def test_a_device_without_figures_has_no_shares_of_its_peak(capsys: pytest.CaptureFixture[str]) -> None:
     used = json_of(capsys, "run", "c.yaml")["runs"][0]["sim"]["utilisation"]
     assert used["model_flops"] is None
     assert used["bandwidth"] is None
     assert used["busy"] > 0
+    claim = "claims:\n  - {what: ridge, claimed: 1, measure: {name: ridge}, why: none}\n"
+    Path("claim.yaml").write_text(CONFIG + claim)
+    (finding,) = json_of(capsys, "run", "claim.yaml")["claims"]
+    assert finding["simulated"] == "not measured: cpu has no peaks"

@@ -104,9 +104,9 @@ def _several(rows: Iterable[Timed], alone: Cells, roofline: PrefillRoofline) -> 
 def _with_mixed(attention: Attention, rows: Sequence[Timed], rest: Curve) -> tuple[Attention, str]:
     """With the table of decode rows beside the shortest chunk, and the exponents of the calls.
 
-    What the decode rows take beside that chunk is what is left of the call's time once the chunk's own is taken out of
-    it by the p-norm; the p is the one by which this table does best on all calls. Where a chunk and number of rows has
-    FEWEST_CALLS, it then gets a p of its own.
+    Either what is left of the call's time once the chunk's own is taken out of it by a p-norm, with the p by which such
+    a table does best on all calls; or the call's whole time, as of a chunk that hides behind the rows: whichever does
+    better. Where a chunk and number of rows has FEWEST_CALLS, it then gets a p of its own.
     """
     even = [row for row in rows if row.point.longest == row.point.kv_dec]
     alone = [row for row in even if _beside(row.point)]
@@ -115,17 +115,19 @@ def _with_mixed(attention: Attention, rows: Sequence[Timed], rest: Curve) -> tup
     chunk_us = AttentionTimes(attention, 1.0).of(BatchShape(((shortest, 0),)))
     some = even[:: -(-len(even) // MOST_CALLS)]
 
-    def inverted(p: float) -> Attention:
+    def without_chunk(p: float) -> Attention:
         return replace(attention, decode_in_mixed=decode_grid({c: _left(us, chunk_us, p) for c, us in beside.items()}))
 
     def off(p: float) -> float:
-        return float(errors(_calls(inverted(p), some, rest), np.array([p])).mean())
+        return float(errors(_calls(without_chunk(p), some, rest), np.array([p])).mean())
 
-    attention = inverted(min(POWERS[::5].tolist(), key=off))
-    power, left = fit_powers(_calls(attention, even, rest), FEWEST_CALLS)
+    whole = replace(attention, decode_in_mixed=decode_grid(beside))
+    candidates = [whole, without_chunk(min(POWERS[::5].tolist(), key=off))]
+    fits = [(each, *fit_powers(_calls(each, even, rest), FEWEST_CALLS)) for each in candidates]
+    best, power, left = min(fits, key=lambda fit: float(fit[2].mean()))
     median, high = np.percentile(left, [50, 90]) * 100
     note = f"median {median:.1f} %, 90th percentile {high:.1f} % of a layer, {len(left)} calls of the fit"
-    return replace(attention, p=power), note
+    return replace(best, p=power), note
 
 
 def _beside(point: Point) -> bool:

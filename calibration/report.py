@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from calibration.validate import Checked
 
 HEAD = ("operation", "region", "points", "median %", "p90 %", "max %", "bias %", "repeats %", "not inside", "gate")
+NUMBERS = ("%", "us", "points")  # endings of the names of columns that hold numbers
 WORST_HEAD = ("worst", "where", "measured us", "predicted us", "error %", "tag")
 
 
@@ -101,14 +102,15 @@ class Report:
 
     def text(self, worst: bool = True) -> str:
         """For a terminal."""
-        table = _aligned([HEAD, *(region.cells() for region in self.regions)], left=(0, 1, 8, 9))
-        more = ["", *_aligned([WORST_HEAD, *(row.cells() for row in self.worst)], left=(0, 1, 5))] if worst else []
+        table = _aligned(self._table())
+        more = ["", *_aligned([WORST_HEAD, *(row.cells() for row in self.worst)])] if worst else []
         return "\n".join([f"{self.profile}: {self.what}", self._counts(), "", *table, *more])
 
     def markdown(self, heading: str = "#", worst: bool = True) -> str:
         """For report.md."""
         lines = [f"{heading} {self.profile}", "", f"{self.what}. {self._counts()}", ""]
-        lines += _markdown(HEAD, [region.cells() for region in self.regions])
+        head, *rows = self._table()
+        lines += _markdown(head, rows)
         if worst:
             rows = [row.cells() for row in self.worst]
             lines += ["", "The rows that are farthest off:", "", *_markdown(WORST_HEAD, rows)]
@@ -125,6 +127,12 @@ class Report:
         regions = tuple(Region(**region) for region in data["regions"])
         worst = tuple(Worst(**row) for row in data["worst"])
         return cls(**{**data, "regions": regions, "worst": worst})
+
+    def _table(self) -> list[list[str]]:
+        """Head and lines, without the columns that say nothing anywhere."""
+        rows = [region.cells() for region in self.regions]
+        said = [i for i in range(len(HEAD)) if any(row[i] != "-" for row in rows)]
+        return [[row[i] for i in said] for row in (HEAD, *rows)]
 
     def _counts(self) -> str:
         held = self.points.get("holdout", 0) + self.points.get("off_grid", 0)
@@ -146,18 +154,19 @@ def save_errors(path: Path, checked: Iterable[Checked]) -> None:
             writer.writerow([*point.values(), one.row.split, *times, one.prediction.tag])
 
 
-def _aligned(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    right = [name.endswith(NUMBERS) for name in rows[0]]
 
     def line(row: Sequence[str]) -> str:
-        padded = (c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        padded = (cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(row, widths, right, strict=True))
         return "  ".join(padded).rstrip()
 
     return [line(row) for row in rows]
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    rule = "|" + "|".join("---:" if name.endswith(("%", "us", "points")) else "---" for name in head) + "|"
+    rule = "|" + "|".join("---:" if name.endswith(NUMBERS) else "---" for name in head) + "|"
     return ["| " + " | ".join(head) + " |", rule, *("| " + " | ".join(row) + " |" for row in rows)]
 
 

@@ -25,7 +25,7 @@ OTHERS = {
     "embedding": "embedding", "layernorm": "norm", "rotary_emb": "rope", "act_fn": "activation", "sampler": "sampling",
 }  # fmt: skip
 
-SUMMED = "sum of measured kernels"
+SUMMED = "summed kernels"
 
 
 def layer_points(source: Source, *, model: ModelSpec, tp: int) -> Imported:

@@ -51,9 +51,9 @@ BOUNDS = {
     ("prefill", "all"): (3.0, 10.0),
     ("decode", "all"): (3.0, 11.0),
     ("mixed", "all"): (7.0, 27.0),
-    ("stack (sum of measured kernels)", "decode"): (1.0, None),
-    ("stack (sum of measured kernels)", "prefill"): (2.0, None),
-    ("stack (sum of measured kernels)", "mixed"): (4.0, None),
+    ("stack (summed kernels)", "decode"): (1.0, None),
+    ("stack (summed kernels)", "prefill"): (2.0, None),
+    ("stack (summed kernels)", "mixed"): (4.0, None),
 }
 
 

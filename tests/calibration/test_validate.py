@@ -30,7 +30,7 @@ from tests.bench.shipped_profiles import (
 )  # fmt: skip
 
 KERNELS = Path(__file__).parents[1] / "data" / "kernels"
-STEPS = "stack (sum of measured kernels)"
+STEPS = "stack (summed kernels)"
 SAID = dict.fromkeys(("device", "dtype", "engine", "source", "licence"), "here")
 
 

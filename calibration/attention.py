@@ -81,18 +81,21 @@ class Rows:
         positions = torch.arange(len(row_of)) - (ends - new - context)[row_of]
         slots = table[row_of, positions // block_size] * block_size + positions % block_size
         used, nothing = new + context, torch.zeros(1, dtype=torch.int64)
+        ints = torch.cat([nothing, ends]), torch.cat([nothing, used.cumsum(0)]), used, table
+        starts, key_starts, used, table = _sent([tensor.int() for tensor in ints], device)
+        positions, slots, last = _sent([positions, slots, ends - 1], device)
         return cls(
-            tuple(rows),
-            block_size,
-            torch.cat([nothing, ends]).int().to(device),
-            torch.cat([nothing, used.cumsum(0)]).int().to(device),
-            used.int().to(device),
-            table.int().to(device),
-            positions.to(device),
-            slots.to(device),
-            (ends - 1).to(device),
-            max(row.new_tokens for row in rows),
-            max(row.total for row in rows),
+            rows=tuple(rows),
+            block_size=block_size,
+            starts=starts,
+            key_starts=key_starts,
+            used=used,
+            table=table,
+            positions=positions,
+            slots=slots,
+            last=last,
+            max_new=max(row.new_tokens for row in rows),
+            max_total=max(row.total for row in rows),
         )
 
     @cached_property
@@ -121,6 +124,15 @@ class Rows:
         pages = self.table[which, : -(-longest // self.block_size)].long().flatten()
         mask = torch.arange(longest, device=which.device) < self.used[which, None]
         return _Decodes(self.last[which], pages, longest, mask[:, None, None])
+
+
+def _sent(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """`tensors`, of one type, on the device; in one copy, as every copy waits for the one before."""
+    together, pieces, start = torch.cat([tensor.flatten() for tensor in tensors]).to(device), [], 0
+    for tensor in tensors:
+        pieces.append(together[start : start + tensor.numel()].view(tensor.shape))
+        start += tensor.numel()
+    return pieces
 
 
 def attend(q: Tensor, key_pages: Tensor, value_pages: Tensor, rows: Rows) -> Tensor:

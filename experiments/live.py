@@ -94,7 +94,7 @@ def refusals(run: RunConfig, load: Workload, options: LiveOptions) -> list[str]:
     last_s = max(request.arrival_ns for request in load.requests) / NS_PER_S
     if last_s > options.max_duration_s:
         lines.append(
-            f"the last request arrives after {last_s:,.4g} s of real time, and --max-duration is"
+            f"the last request arrives after {last_s:,.1f} s of real time, and --max-duration is"
             f" {options.max_duration_s:,g} s: take fewer requests (trace.limit, load.num_prompts) or allow more"
         )
     return [f"{title}: {line}" for line in lines]

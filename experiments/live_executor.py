@@ -24,7 +24,7 @@ from simulator.plan import BatchShape, IterationPlan
 from simulator.request import DECODING, PREFILLING, Request, Sequence
 
 PADDING = 0  # a token's id
-WARM_UPS = 3
+WARM_UPS, WARM_CONTEXT = 3, 512
 
 
 class WallClock(simpy.Environment):
@@ -172,7 +172,7 @@ def warm_up(decoder: Decoder, prompt_tokens: int, sequences: int) -> None:
     """Run what a first call of each kind sets up: a prompt, decode rows, both in one call. All in the same pages."""
     room = decoder.num_blocks * decoder.block_size
     chunk = Row(min(prompt_tokens, room), 0, list(range(decoder.num_blocks)))
-    decodes = [Row(1, chunk.new_tokens - 1, chunk.blocks)] * sequences
+    decodes = [Row(1, min(chunk.new_tokens, WARM_CONTEXT) - 1, chunk.blocks)] * sequences
     for _ in range(WARM_UPS):
         for rows in ([chunk], decodes, [chunk, *decodes]):
             built = Rows.build(decoder.device, decoder.block_size, rows)

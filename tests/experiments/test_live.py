@@ -161,7 +161,7 @@ REFUSED = [
     (["engine.tensor_parallel_size=2"], "c: engine.tensor_parallel_size = 2: the decoder runs on one device"),
     (["engine.enable_prefix_caching=true"], "c: engine.enable_prefix_caching = true: the decoder's sequences share no pages; false runs live"),
     (NEEDS_RADIX, "c: kv.name = radix: the decoder's sequences share no pages; paged and reserve run live"),
-    (["load.request_rate=0.01"], "c: the last request arrives after 1,200 s of real time, and --max-duration is 600 s: take fewer requests (trace.limit, load.num_prompts) or allow more"),
+    (["load.request_rate=0.01"], "c: the last request arrives after 1,200.0 s of real time, and --max-duration is 600 s: take fewer requests (trace.limit, load.num_prompts) or allow more"),
     (["load.request_rate=10", "--max-duration", "0.5s"], "c: the last request arrives after 1.2 s of real time, and --max-duration is 0.5 s: take fewer requests (trace.limit, load.num_prompts) or allow more"),
     (["--runs", "0"], "servesim live: argument --runs: '0' must be a whole number of at least 1"),
     (["--device", "gpu"], "servesim live: argument --device: 'gpu' must be one of cuda, cpu; did you mean 'cpu'?"),

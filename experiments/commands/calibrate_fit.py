@@ -5,9 +5,14 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiments.commands.parser import Parser
-from simulator.profile import Profile, load_profile
+from simulator.errors import ConfigError
+from simulator.profile import SHAPE, Profile, load_profile
+
+if TYPE_CHECKING:
+    from calibration.measured import Measured
 
 PROFILE, REPORT, ERRORS, FIGURE, GPU = (
     "profile.json", "report.md", "errors.csv", "measured_vs_predicted.png", "gpu.json",
@@ -66,7 +71,7 @@ def validate(arguments: list[str]) -> int:
     parser.add_argument("--strict", action="store_true", help="exit 1 if a gate is missed")
     given = parser.parse(arguments)
     measured = load_measured(given.folder)
-    profile = _profile(given.folder, given.profile)
+    profile = _profile(measured, given.profile)
     _warn(given.folder, measured.unfinished)
     checked = check(Predictor(profile).of, measured.rows)
     report = summarise(profile, checked, measured.repeat_floor_pct, unknown(measured.rows, checked))
@@ -84,13 +89,24 @@ def validate(arguments: list[str]) -> int:
     return 0
 
 
-def _profile(folder: Path, given: str | None) -> Profile:
-    from simulator.errors import ConfigError
-
-    path = folder / PROFILE
+def _profile(measured: Measured, given: str | None) -> Profile:
+    """The profile asked for, of the same model and degree as the points."""
+    path = measured.folder / PROFILE
     if given is None and not path.is_file():
-        raise ConfigError(f"{path}: not there; make it with `servesim calibrate fit {folder}`, or state --profile P")
-    return load_profile(given or path)
+        fit = f"servesim calibrate fit {measured.folder}"
+        raise ConfigError(f"{path}: not there; make it with `{fit}`, or state --profile P")
+    profile = load_profile(given or path)
+    pairs = [(key, profile.shape[key], getattr(measured.model, key)) for key in SHAPE]
+    pairs.append(("tensor_parallel_size", profile.metadata["tensor_parallel_size"], measured.tensor_parallel_size))
+    if faults := [f"{profile.name}: {key} {of} against {timed} in {measured.folder}" for key, of, timed in pairs
+                  if of != timed]:  # fmt: skip
+        raise ConfigError(faults)
+    if profile.metadata["gpu"] != measured.gpu:
+        print(
+            f"warning: {profile.name}: of {profile.metadata['gpu']}, {measured.folder} of {measured.gpu}",
+            file=sys.stderr,
+        )
+    return profile
 
 
 def _title(profile: Profile) -> str:

@@ -132,6 +132,18 @@ def test_faults_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert "meta.json: can't be read" in fault("fit", str(folder))
 
 
+def test_a_profile_of_another_model_or_device(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = run(capsys, "validate", str(folder), "--profile", "h200_llama-3.1-8b", status=2)
+    assert f"h200_llama-3.1-8b: hidden 4096 against 256 in {folder}\n" in err
+    run(capsys, "fit", str(folder))
+    data = json.loads((folder / "profile.json").read_text())
+    data["metadata"]["gpu"] = "h200"
+    (folder / "other.json").write_text(json.dumps(data))
+    _, err = run(capsys, "validate", str(folder), "--profile", str(folder / "other.json"))
+    assert err.startswith("warning: ")
+    assert ": of h200, " in err
+
+
 def test_a_folder_without_attention_cannot_be_fitted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = (folder / "points.csv").read_text().splitlines()
     (folder / "points.csv").write_text("\n".join(line for line in lines if not line.startswith("decode")) + "\n")

@@ -13,10 +13,12 @@ from calibration.fit import fit_profile
 from calibration.points import Timed, load_points
 from simulator.errors import ConfigError
 from simulator.hf_config import read_json
-from simulator.profile import Profile
+from simulator.json_checks import Check
+from simulator.profile import SHAPE, Profile
 from simulator.specs import GIB, GPUS, GpuSpec, ModelSpec
 
 SCHEMA_VERSION = 1
+NEEDED = ("model", "tensor_parallel_size", "device", "gpu", "dtype", "engine", "repeat_floor_pct")
 NO_ENGINE = "kernels timed one by one; no engine, no host between them"
 
 
@@ -31,12 +33,6 @@ class Measured:
     tensor_parallel_size: int
     gpu: str
     repeat_floor_pct: dict[str, float]
-
-    @property
-    def device(self) -> dict[str, Any]:
-        """What the device said about itself."""
-        found: dict[str, Any] = self.meta["device"]
-        return found
 
     @property
     def unfinished(self) -> str:
@@ -58,28 +54,37 @@ def load_measured(folder: str | Path) -> Measured:
     meta = read_json(path)
     if meta.get("schema_version") != SCHEMA_VERSION:
         raise ConfigError(f"{path}: schema_version: {meta.get('schema_version')!r} must be {SCHEMA_VERSION}")
-    faults = [f"{path}: {key}: missing" for key in ("model", "device", "gpu", "dtype", "engine") if key not in meta]
-    known = {field.name for field in fields(ModelSpec)}
-    shape = meta.get("model", {})
-    if not isinstance(shape, dict) or not known.issuperset(shape):
-        faults.append(f"{path}: model: must hold the fields of a model")
-    if faults:
-        raise ConfigError(faults)
-    floors = {str(op): float(floor) for op, floor in meta.get("repeat_floor_pct", {}).items() if floor is not None}
-    rows = load_points(root / "points.csv")
-    degree = int(meta.get("tensor_parallel_size", 1))
+    check = Check(str(path))
+    check.mapping(meta, "", NEEDED, more=True)
+    shape = check.mapping(meta.get("model"), "model", SHAPE, more=True)
+    if unknown := set(shape) - {field.name for field in fields(ModelSpec)}:
+        check.fault("model", f"unknown keys {', '.join(sorted(unknown))}")
+    for key in SHAPE:
+        check.whole(shape.get(key), f"model.{key}")
+    for key, value in (
+        ("model.name", shape.get("name")),
+        *((key, meta.get(key)) for key in ("gpu", "dtype", "engine")),
+    ):
+        check.text(value, key)
+    degree = check.whole(meta.get("tensor_parallel_size"), "tensor_parallel_size")
+    check.mapping(meta.get("device"), "device", ("name",), more=True)
+    floors = check.mapping(meta.get("repeat_floor_pct"), "repeat_floor_pct", (), more=True)
+    given = {
+        op: check.number(floor, f"repeat_floor_pct.{op}", 0, 1e6) for op, floor in floors.items() if floor is not None
+    }
+    check.raise_faults()
     try:
         model = ModelSpec(**shape)
     except TypeError as error:
         raise ConfigError(f"{path}: model: {error}") from None
-    return Measured(root, rows, meta, model, degree, str(meta["gpu"]), floors)
+    return Measured(root, load_points(root / "points.csv"), meta, model, degree, meta["gpu"], given)
 
 
 def fitted(measured: Measured, name: str) -> Profile:
     """The profile that the fit makes of the points it may see. Raises ConfigError."""
     meta = measured.meta
     metadata = {
-        "device": str(measured.device.get("name", measured.gpu)),
+        "device": str(meta["device"]["name"]),
         "dtype": str(meta["dtype"]),
         "engine": str(meta["engine"]),
         "source": f"servesim calibrate measure, seed {meta.get('seed')}, plan {meta.get('plan_hash')}",
@@ -110,7 +115,7 @@ def gpu_spec(measured: Measured) -> GpuSpec | None:
     flops = max(2.0 * row.point.m * row.point.n * row.point.k / row.median_us for row in linear) / 1e6
     width = measured.model.dtype_bytes
     moved = max(width * row.point.n * row.point.k / row.median_us for row in linear if row.point.m <= 64) / 1e3
-    memory = float(measured.device.get("memory_bytes", 0)) / GIB
+    memory = float(measured.meta["device"].get("memory_bytes") or 0) / GIB
     if memory <= 0:
         return None
     source = "the best reached in a calibration, not the vendor's figures; links not measured"

@@ -37,12 +37,15 @@ SHAPES: tuple[tuple[tuple[tuple[int, int], ...], int, int, int], ...] = (
 )  # fmt: skip
 
 
+def platform_of(name: str) -> Platform:
+    """What a shipped profile was timed on."""
+    meta = load_profile(name).metadata
+    return Platform(get_model(meta["model"]), get_gpu(meta["gpu"]), meta["tensor_parallel_size"])
+
+
 def predicted(name: str) -> list[int]:
     """Nanoseconds of SHAPES by a shipped profile."""
-    profile = load_profile(name)
-    meta = profile.metadata
-    platform = Platform(get_model(meta["model"]), get_gpu(meta["gpu"]), meta["tensor_parallel_size"])
-    table = Table(platform, profile=name)
+    table = Table(platform_of(name), profile=name)
     return [table.iteration_ns(BatchShape(*shape)) for shape in SHAPES]
 
 

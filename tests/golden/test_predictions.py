@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from simulator.costs.table import Table
 from simulator.profile import shipped_profiles
-from tests.golden.predictions import FOLDER, SHAPES, predicted, recorded
+from tests.golden.predictions import FOLDER, SHAPES, platform_of, predicted, recorded
 
 CHANGED = (
     "predicted times moved. If that is meant: add an entry under 'Numbers change' in CHANGELOG.md that says what, by "
@@ -32,3 +33,8 @@ def test_the_file_is_of_these_shapes(name: str) -> None:
     lines = json.loads((FOLDER / f"{name}.json").read_text())
     shapes = [(tuple(map(tuple, line["prefill"])), *list(line.values())[1:4]) for line in lines]
     assert shapes == list(SHAPES)
+
+
+@pytest.mark.parametrize("name", shipped_profiles())
+def test_a_run_of_its_model_and_gpu_takes_it_by_itself(name: str) -> None:
+    assert Table(platform_of(name)).profile.name == name

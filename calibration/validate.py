@@ -20,8 +20,9 @@ GATES: dict[str, tuple[float, float | None]] = {
     "layer": (5.0, 15.0), "stack": (5.0, 15.0),
 }  # fmt: skip
 LINEAR_FLOORS = 1.5
-# The reason of rows that were kept from the fit with all others of their layer: what a fallback is worth. No gate.
-NEVER_TIMED = "as if never timed"
+# Reasons that set rows apart from others of their operation. Steps whose kernels were timed one by one and added up; and
+# rows that were kept from the fit with all others of their layer, for what a fallback is worth: no gate.
+SUMMED, NEVER_TIMED = "summed kernels", "as if never timed"
 ALL = "all"
 REGIONS = (
     "m <= 64", "m 65 to 1,024", "m > 1,024", "<= 1,024 tokens", "> 1,024 tokens", "<= 16k KV tokens",
@@ -105,8 +106,8 @@ def summarise(
 
 
 def operation(row: Timed) -> str:
-    """The operation; whole layers and stacks by how they were run. A row's reason sets it apart from the others."""
-    apart = row.reason or (row.point.mode if row.point.op in WHOLE else "")
+    """The operation; whole layers and stacks by how they were run."""
+    apart = row.reason if row.reason in (SUMMED, NEVER_TIMED) else row.point.mode if row.point.op in WHOLE else ""
     return f"{row.point.op} ({apart})" if apart else row.point.op
 
 

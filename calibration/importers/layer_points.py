@@ -16,6 +16,7 @@ from calibration.importers.imported import Imported, linears, merged, split
 from calibration.importers.llmservingsim import Source
 from calibration.importers.tables import read_table
 from calibration.points import ATTENTION, FIT, OFF_GRID, Point, Timed
+from calibration.validate import SUMMED
 from simulator.curves import Curve, total
 from simulator.specs import ModelSpec
 
@@ -24,8 +25,6 @@ LINEARS = {"qkv_proj": "qkv", "o_proj": "o", "gate_up_proj": "gate_up", "down_pr
 OTHERS = {
     "embedding": "embedding", "layernorm": "norm", "rotary_emb": "rope", "act_fn": "activation", "sampler": "sampling",
 }  # fmt: skip
-
-SUMMED = "summed kernels"
 
 
 def layer_points(source: Source, *, model: ModelSpec, tp: int) -> Imported:

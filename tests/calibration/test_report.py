@@ -9,7 +9,7 @@ import pytest
 from calibration.points import FIT, HOLDOUT, OFF_GRID, Point, Timed
 from calibration.predict import Prediction
 from calibration.report import Report, save_errors
-from calibration.validate import check, operation, region, summarise, unknown
+from calibration.validate import NEVER_TIMED, SUMMED, check, operation, region, summarise, unknown
 from simulator.profile import load_profile
 
 PROFILE = load_profile("rtx4090_llama-3.1-8b")
@@ -80,7 +80,15 @@ def test_regions() -> None:
     }  # fmt: skip
     assert all(got == wanted for got, wanted in places.items())
     assert operation(timed(Point("stack", mode="eager"))) == "stack (eager)"
-    assert operation(timed(Point("stack"), reason="summed kernels")) == "stack (summed kernels)"
+    assert operation(timed(Point("stack"), reason=SUMMED)) == "stack (summed kernels)"
+    assert operation(timed(Point("linear"), reason=NEVER_TIMED)) == "linear (as if never timed)"
+    assert operation(timed(Point("linear"), reason="clocks were low", status="flagged")) == "linear"
+
+
+def test_what_was_never_timed_has_no_gate() -> None:
+    rows = [timed(Point("linear", m=1), reason=NEVER_TIMED)]
+    (region,) = summarise(PROFILE, check(lambda point: Prediction(200.0, "fallback"), rows), {}, {}).regions
+    assert (region.gate, region.passed, region.fallback) == ("", True, 1)
 
 
 def test_several_regions_are_followed_by_all_which_has_the_gate() -> None:

@@ -20,8 +20,8 @@ GATES: dict[str, tuple[float, float | None]] = {
     "layer": (5.0, 15.0), "stack": (5.0, 15.0),
 }  # fmt: skip
 LINEAR_FLOORS = 1.5
-# Reasons that set rows apart from others of their operation. Steps whose kernels were timed one by one and added up; and
-# rows that were kept from the fit with all others of their layer, for what a fallback is worth: no gate.
+# Reasons that set rows apart from others of their operation: steps whose kernels were timed one by one and added up;
+# and rows that were kept from the fit with all others of their layer, for what a fallback is worth (no gate).
 SUMMED, NEVER_TIMED = "summed kernels", "as if never timed"
 ALL = "all"
 REGIONS = (

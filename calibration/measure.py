@@ -7,6 +7,7 @@ without torch). `servesim calibrate measure` is the same with the same options.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -216,6 +217,12 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         print(f"{error.filename or 'writing the measurement'}: {error.strerror or error}", file=sys.stderr)
         return 2
+    except Exception as error:
+        if os.environ.get("SERVESIM_DEBUG"):
+            raise
+        text = " ".join(str(error).split())
+        print(f"defect: {type(error).__name__}: {text} (a bug; SERVESIM_DEBUG=1 shows where)", file=sys.stderr)
+        return 1
 
 
 def _device(text: str) -> str:

@@ -28,13 +28,16 @@ class Visit(NamedTuple):
 def visits(planned: Sequence[Planned], seed: int) -> list[Visit]:
     """Every point once, in an order drawn from `seed`, so that no drift looks like a trend over an axis.
 
-    The coarse points go first, so that a run cut short spans the grid. A tenth of each operation's points (at least
-    one) is timed again among the last quarter or so, far from their first time: the repeat floor.
+    The coarse points go first, one of each operation before all others, so that a run cut short spans the grid. A tenth
+    of each operation's points (at least one) is timed again among the last quarter or so, far from their first time:
+    the repeat floor.
     """
     draw = random.Random(seed)
     coarse, fine = ([each for each in planned if each.coarse is wanted] for wanted in (True, False))
     draw.shuffle(coarse)
     draw.shuffle(fine)
+    first = {each.point.op: each for each in reversed(coarse)}
+    coarse.sort(key=lambda each: each is not first[each.point.op])
     half = len(fine) // 2
     last = [Visit(each, POINT) for each in fine[half:]] + [Visit(each, REPEAT) for each in _repeated(planned, coarse)]
     draw.shuffle(last)

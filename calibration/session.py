@@ -54,6 +54,7 @@ class Session:
         self._points = {each.point for each in planned}
         self._pending = [visit for visit in visits(planned, seed) if not self._is_done(visit)]
         self._order, self._redone, self._saved = 0, 0, time.monotonic()
+        self._owed: list[float] = []  # drifts over blocks that are to be timed again
         progress.total = len(self._pending)
 
     def run(self) -> str:
@@ -80,10 +81,11 @@ class Session:
             if len(block) == BLOCK or not queue:
                 again = self._again(block)
                 self.progress.more(len(again))
-                queue.extendleft(reversed(again))
+                queue.extend(again)  # last, so that a budget first goes to what wasn't timed at all
                 block = []
             if time.monotonic() - self._saved > SAVE_EVERY_S:
                 self.save()
+        self._owed.clear()
 
     def save(self) -> None:
         """Write points.csv and meta.json as they stand."""
@@ -95,8 +97,8 @@ class Session:
         rows = list(self.rows.values())
         return {
             "status": self.status,
-            "drift_pct": round(max(self.drifts, default=0.0) * 100, 2),
-            "drifts": [round(drift, 5) for drift in self.drifts],
+            "drift_pct": round(self._worst * 100, 2),
+            "drifts": [round(drift, 5) for drift in (*self.drifts, *self._owed)],
             "repeat_floor_pct": repeat_floor_pct(rows),
             "clocks": clocks(self.readings) or self.about.get("clocks", {}),
             "skipped": skipped(rows),
@@ -111,8 +113,11 @@ class Session:
         """`partial` until every point was visited, then `stable`, `drifted` or `unstable` by the worst drift."""
         if len(self.rows) < len(self.planned):
             return "partial"
-        worst = max(self.drifts, default=0.0)
-        return "unstable" if worst > UNSTABLE else "drifted" if worst > DRIFTED else "stable"
+        return "unstable" if self._worst > UNSTABLE else "drifted" if self._worst > DRIFTED else "stable"
+
+    @property
+    def _worst(self) -> float:
+        return max((*self.drifts, *self._owed), default=0.0)
 
     def _is_done(self, visit: Visit) -> bool:
         row = self.rows.get(visit.point)
@@ -174,6 +179,7 @@ class Session:
             self._warn(f"anchors differ by {drift:.1%} from their first times after {self._order} timings{then}")
             if redo:
                 self._redone += 1
+                self._owed.append(drift)
                 return [visit for visit in block if visit.purpose == POINT]
         self.drifts.append(drift)
         return []

@@ -33,7 +33,7 @@ class CpuDevice:
     graphs = False
     asynchronous = False
     sustained_s = 0.0
-    sampled_s = 0.3
+    sampled_s = 0.2
 
     def __init__(self, *, seed: int = 0) -> None:
         self._torch = load_torch()

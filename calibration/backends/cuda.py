@@ -136,8 +136,9 @@ class CudaDevice:
         return "skipped_unsupported"
 
     def release(self) -> None:
-        """Give unused memory back to CUDA."""
-        self._torch.cuda.empty_cache()
+        """Give unused memory back to CUDA, if it still answers."""
+        with contextlib.suppress(RuntimeError):
+            self._torch.cuda.empty_cache()
 
     def close(self) -> None:
         """Stop watching the clocks."""

@@ -112,6 +112,8 @@ def test_the_order_is_drawn_and_coarse_points_go_first():
     assert {visit.point for visit in order} == {each.point for each in PLAN}
     coarse = [visit.planned.coarse for visit in order]
     assert coarse == sorted(coarse, reverse=True)
+    operations = {each.point.op for each in PLAN}
+    assert {visit.point.op for visit in order[: len(operations)]} == operations
     sizes = [visit.point.m for visit in order if visit.point.op == "linear"]
     assert sizes != sorted(sizes)
 

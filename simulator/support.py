@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from simulator.costs.reach import FALLBACK_SHARE, Column, Lookup, Mask, Work
+from simulator.costs.base import CostModel
+from simulator.costs.reach import FALLBACK_SHARE, Lookup, Mask, Work
+from simulator.costs.table import Table
 from simulator.recorder import RunLog
 
 NOTED_SHARE = 0.01  # of the busy time that may be extrapolated without a word
+NAMED = 4  # operations that were never timed are named, the others counted
 
 
-def cost_support(log: RunLog, cost_model: Any) -> dict[str, Any] | None:
+def cost_support(log: RunLog, cost_model: CostModel) -> dict[str, Any] | None:
     """Shares of the busy time by what its times rest on; None for a cost model that has no measured points.
 
     `extrapolated`: some look-up lies beyond the measured points; `fallback`: none does, but operations that were never
@@ -21,11 +24,10 @@ def cost_support(log: RunLog, cost_model: Any) -> dict[str, Any] | None:
     share of the busy time, the farthest value and the measured ends; `operations` those never timed, with their share;
     `notes` is a sentence for what of it needs to be said: extrapolated over NOTED_SHARE, or any fallback.
     """
-    if not hasattr(cost_model, "lookups"):
+    if not isinstance(cost_model, Table):
         return None
     work, took = work_of(log), (log.iterations["end_ns"] - log.iterations["start_ns"]).astype(np.float64)
-    lookups: list[Lookup] = cost_model.lookups(work)
-    guessed: Mapping[str, Column] = cost_model.fallback_ns(work)
+    lookups, guessed = cost_model.lookups(work), cost_model.fallback_ns(work)
     beyond = np.zeros(len(took), dtype=bool)
     for lookup in lookups:
         beyond |= lookup.outside
@@ -62,7 +64,9 @@ def _notes(support: Mapping[str, Any]) -> list[str]:
         notes.append(f"{_percent(support['extrapolated'])} of the busy time is extrapolated ({left})")
     if support["fallback"] > 0:
         ops = sorted(support["operations"].items(), key=lambda pair: -pair[1])
-        named = ", ".join(f"{op} {_percent(share)}" for op, share in ops)
+        named = ", ".join(f"{op} {_percent(share)}" for op, share in ops[:NAMED])
+        if others := ops[NAMED:]:
+            named += f", {len(others)} others {_percent(sum(share for _, share in others))}"
         notes.append(f"{_percent(support['fallback'])} of the busy time counts on operations never timed ({named})")
     return notes
 

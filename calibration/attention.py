@@ -7,6 +7,7 @@ together, padded to the longest. The varlen branch has not run on hardware yet. 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -73,9 +74,7 @@ class Rows:
         """Index tensors for `rows`, at least one, each of at least one new token and with pages for all its tokens."""
         new = torch.tensor([row.new_tokens for row in rows])
         context = torch.tensor([row.context_tokens for row in rows])
-        pages = [list(row.blocks[: -(-row.total // block_size)]) for row in rows]
-        most = max(map(len, pages))
-        table = torch.tensor([page + page[-1:] * (most - len(page)) for page in pages])
+        table = _table(rows, block_size)
         ends = new.cumsum(0)
         row_of = torch.repeat_interleave(torch.arange(len(rows)), new)
         positions = torch.arange(len(row_of)) - (ends - new - context)[row_of]
@@ -124,6 +123,16 @@ class Rows:
         pages = self.table[which, : -(-longest // self.block_size)].long().flatten()
         mask = torch.arange(longest, device=which.device) < self.used[which, None]
         return _Decodes(self.last[which], pages, longest, mask[:, None, None])
+
+
+def _table(rows: Sequence[Row], block_size: int) -> Tensor:
+    """[rows, most pages], int64: each row's pages, the last repeated. By way of an array: large batches have many."""
+    counts = [-(-row.total // block_size) for row in rows]
+    most, flat = max(counts), array("q")
+    for row, count in zip(rows, counts, strict=True):
+        flat.extend(row.blocks[:count])
+        flat.extend([row.blocks[count - 1]] * (most - count))
+    return torch.frombuffer(flat, dtype=torch.int64).view(len(rows), most)
 
 
 def _sent(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:

@@ -91,13 +91,17 @@ def refusals(run: RunConfig, load: Workload, options: LiveOptions) -> list[str]:
         lines.append("engine.enable_prefix_caching = true: the decoder's sequences share no pages; false runs live")
     if run.settings.kv.name == "radix":
         lines.append("kv.name = radix: the decoder's sequences share no pages; paged and reserve run live")
-    last_s = max(request.arrival_ns for request in load.requests) / NS_PER_S
+    last_s = _last_s(load)
     if last_s > options.max_duration_s:
         lines.append(
             f"the last request arrives after {last_s:,.1f} s of real time, and --max-duration is"
             f" {options.max_duration_s:,g} s: take fewer requests (trace.limit, load.num_prompts) or allow more"
         )
     return [f"{title}: {line}" for line in lines]
+
+
+def _last_s(load: Workload) -> float:
+    return max(request.arrival_ns for request in load.requests) / NS_PER_S
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,7 @@ def _measure(
     decoder = device.decoder(title_of(run), run.pieces.platform.model, size, run.settings.seed)
     backend = device.backend(decoder)
     logs, contexts, results, host_us = [], [], [], []
+    say(f"{title_of(run)}: {len(load.requests)} requests that arrive within {_last_s(load):,.1f} s, {options.runs} x")
     for number in range(1, options.runs + 1):
         started = time.perf_counter()
         log, host_ns = _once(run, load.requests, device, decoder)

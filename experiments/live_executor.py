@@ -8,6 +8,7 @@ every row as long as the longest, padding in front.
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -80,11 +81,11 @@ class LiveExecutor:
             one.id: draw.integers(decoder.vocab, size=one.prompt_tokens).tolist() for one in requests
         }
         self._free = list(range(decoder.num_blocks))
-        self._pages: dict[Sequence, list[int]] = {}
+        self._pages: dict[Sequence, array[int]] = {}
         self._work: list[_Work] = []
         self._start_ns = 0
         self._running: dict[Sequence, None] = {}
-        self.host_ns: list[int] = []  # per iteration: from its start to the decoder's, and from its end to the last
+        self.host_ns: list[int] = []  # what each iteration took beside the decoder
 
     def tokens(self, request: Request) -> list[int]:
         """The prompt of `request` and what has come out for it."""
@@ -154,9 +155,9 @@ class LiveExecutor:
             ids += [PADDING] * (new - len(tokens)) + tokens
         return rows, ids
 
-    def _room(self, seq: Sequence, tokens: int) -> list[int]:
+    def _room(self, seq: Sequence, tokens: int) -> array[int]:
         """The pages of `seq`, enough for `tokens`."""
-        pages = self._pages.setdefault(seq, [])
+        pages = self._pages.setdefault(seq, array("q"))
         while len(pages) * self._decoder.block_size < tokens:
             pages.append(self._free.pop())
         return pages

@@ -225,7 +225,9 @@ def test_an_interrupted_run_leaves_nothing_behind(
 
     monkeypatch.setattr(live_executor.LiveExecutor, "iteration_ns", interrupted)
     assert main(["live", "c.yaml", "--runs", "1"]) == 130
-    assert capsys.readouterr().err == "servesim: interrupted; finished runs are kept\n"
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == "c: 12 requests that arrive within 0.1 s, 1 x"
+    assert last == "servesim: interrupted; finished runs are kept"
     assert not list(Path().glob("results/*/live-*"))
 
 

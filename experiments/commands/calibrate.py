@@ -50,4 +50,5 @@ def main(arguments: list[str]) -> int:
 
 def _lines() -> list[str]:
     lines = [f"  {name:<10}{text}" for name, (_, text) in ACTIONS.items()]
-    return [*lines, "", "`servesim calibrate ACTION --help` explains one."]
+    example = "example: servesim calibrate measure --model llama-3.1-8b --out mine"
+    return [*lines, "", "`servesim calibrate ACTION --help` explains one.", "", example]

@@ -49,8 +49,8 @@ def linear_shapes(model: ModelSpec, tp: int) -> dict[str, tuple[int, int]]:
 def fit_operations(rows: Sequence[Timed], model: ModelSpec, tp: int) -> Operations:
     """Tables from timed rows. Raises ConfigError where too few linear layers were timed.
 
-    Kernels of a source that times a norm and no addition are an engine's: the addition is part of the norm, and the
-    write of keys and values part of attention. Where neither was timed, the addition is part of the norm's roofline.
+    An addition that wasn't timed is part of the norm, as engines fuse it. A source that times norms and neither
+    additions nor writes of keys and values times an engine's kernels, whose attention does the writing.
     """
     times = {key: gathered(points) for key, points in _grouped(rows).items()}
     shapes = linear_shapes(model, tp)
@@ -58,13 +58,14 @@ def fit_operations(rows: Sequence[Timed], model: ModelSpec, tp: int) -> Operatio
     unseen = _Unseen(rows, model, tp)
     linears = [_linear(name, 1 if name == LM_HEAD else model.layers, times, shape, unseen)
                for name, shape in shapes.items()]  # fmt: skip
-    fused = ("norm", 0, 0) in times and ("add", 0, 0) not in times
-    left_out = {"add", "kv_write"} if fused else set() if ("add", 0, 0) in times else {"add"}
-    counts = {EMBEDDING: 1} | {op: count * model.layers for op, count in PER_LAYER.items() if op not in left_out}
+    timed = {op for op, _, _ in times}
+    fused = {"add", "kv_write"} if "norm" in timed and "add" not in timed else {"add"}
+    inside = fused - timed
+    counts = {EMBEDDING: 1} | {op: count * model.layers for op, count in PER_LAYER.items() if op not in inside}
     small = [_small(op, count, times, unseen) for op, count in counts.items()]
     norm = _small("norm", 1, times, unseen)
     last = OpTable(FINAL_NORM, 1, norm.axis, norm.us, norm.basis)
-    sampling = [OpTable(SAMPLING, 1, *times[SAMPLING, 0, 0])] if (SAMPLING, 0, 0) in times else []
+    sampling = [OpTable(SAMPLING, 1, *times[SAMPLING, 0, 0])] if SAMPLING in timed else []
     return Operations(
         (*linears[:-1], *small, *_allreduce(rows, model, tp)),
         (last, linears[-1], *sampling),
@@ -113,7 +114,9 @@ class _Unseen:
 
     def small(self, op: str) -> Axis:
         """The roofline's floor + bytes moved at its bandwidth."""
-        moved = ELEMENT_BYTES * _elements(op, self.model, self.tp)
+        moved = float(ELEMENT_BYTES * _elements(op, self.model, self.tp))
+        if op == "norm" and any(row.point.op == "add" for row in self.rows):
+            moved /= 2  # without the addition
         roofline = self.form.roofline
         return tuple(roofline.floor_us + m * moved / roofline.bytes_per_us for m in SIZES)
 
@@ -132,7 +135,7 @@ def _small(op: str, count: int, times: Times, unseen: _Unseen) -> OpTable:
 
 
 def _elements(op: str, model: ModelSpec, tp: int) -> int:
-    """Numbers that an operation reads and writes per token; a norm with the addition before it, as engines fuse it."""
+    """Numbers that an operation reads and writes per token; a norm with the addition before it."""
     queries, kv = model.heads // tp * model.head_dim, model.kv_heads_per_rank(tp) * model.head_dim
     return {
         EMBEDDING: 2 * model.hidden,

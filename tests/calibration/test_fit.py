@@ -159,9 +159,21 @@ def test_what_was_never_timed_comes_from_the_roofline_and_says_so(rows: list[Tim
 
 
 def test_a_norm_timed_without_its_addition_has_it_inside(rows: list[Timed]) -> None:
-    profile = fitted(without(rows, "add", "kv_write"))
-    assert profile.metadata["fallback"] == "none"
-    assert not {"add", "kv_write"} & {op.op for op in profile.token_ops}
+    def ops(*absent: str) -> set[str]:
+        profile = fitted(without(rows, *absent))
+        return {op.op for op in profile.token_ops} & {"norm", "add", "kv_write"}
+
+    assert ops("add", "kv_write") == {"norm"}  # an engine's kernels: its attention writes keys and values
+    assert ops("add") == {"norm", "kv_write"}
+    assert ops("norm", "add", "kv_write") == {"norm", "kv_write"}
+    assert ops("norm") == {"norm", "add", "kv_write"}
+
+
+def test_a_norm_from_the_roofline_has_the_addition_inside_where_that_was_not_timed(rows: list[Timed]) -> None:
+    alone, fused = (Predictor(fitted(without(rows, *ops))).of(Point("norm", m=4096)).us
+                    for ops in (("norm",), ("norm", "add")))  # fmt: skip
+    floor = Predictor(fitted(without(rows, "norm"))).of(Point("norm", m=1)).us
+    assert (fused - floor) / (alone - floor) == pytest.approx(2, rel=0.01)
 
 
 def test_without_mixed_calls_the_halves_add_up(rows: list[Timed]) -> None:

@@ -25,7 +25,8 @@ from calibration.importers.llmservingsim import sources
 from calibration.points import HOLDOUT, Timed
 from calibration.predict import Predictor
 from calibration.report import Region, Report
-from calibration.validate import ALL, NEVER_TIMED, check, summarise, validate
+from calibration.validate import ALL, NEVER_TIMED, Checked, check, summarise
+from experiments.calibration_plots import write_measured_vs_predicted
 from simulator.profile import SHIPPED, Profile, load_profile
 from simulator.specs import get_model
 
@@ -39,6 +40,7 @@ VIDUR = (
     "data/profiling/compute/a100/meta-llama/Meta-Llama-3-8B/mlp.csv"
 )
 PAGE = Path(__file__).parents[2] / "docs" / "calibration.md"
+DRAWN = "rtxpro6000_llama-3.1-8b_tp1"
 BEGIN, END = "<!-- reports: written by tests/bench/shipped_profiles.py -->", "<!-- end of reports -->"
 ASKED = """### Beside the bounds that were asked for
 
@@ -108,8 +110,8 @@ def report_on(one: Fitted, profile: Profile, imported: Imported) -> Report:
     return summarise(profile, checked, imported.repeat_floor_pct, {})
 
 
-def of_layers(name: str, folder: Path, degree: int) -> tuple[Report, Sequence[Timed]]:
-    """The report on the fit to one degree of LLMServingSim's tables, with whole steps, and their rows."""
+def of_layers(name: str, folder: Path, degree: int) -> tuple[Report, list[Checked]]:
+    """The report on the fit to one degree of LLMServingSim's tables, with whole steps, and what it is made of."""
     (source,) = (one for one in sources(folder) if one.tensor_parallel_size in (None, degree))
     rows = list(layer_points(source, model=MODEL, tp=degree).rows)
     shipped = load_profile(name)
@@ -117,8 +119,8 @@ def of_layers(name: str, folder: Path, degree: int) -> tuple[Report, Sequence[Ti
         rows, name=name, model=MODEL, tensor_parallel_size=degree, gpu=shipped.metadata["gpu"],
         metadata={key: value for key, value in shipped.metadata.items() if key not in ("gpu", "model")},
     )  # fmt: skip
-    report = validate(profile, [*rows, *summed_steps(rows, model=MODEL, tp=degree)], {})
-    return replace(report, note=ALL_POINTS), rows
+    checked = check(Predictor(profile).of, [*rows, *summed_steps(rows, model=MODEL, tp=degree)])
+    return replace(summarise(profile, checked, {}, {}), note=ALL_POINTS), checked
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,13 @@ def write_page(reports: Sequence[Report]) -> None:
     PAGE.write_text(f"{head}\n\n{tables}\n{ASKED}\n\n{table(lines)}\n\n{tail}", encoding="utf-8")
 
 
+def draw(report: Report, checked: Sequence[Checked]) -> None:
+    """The page's figure."""
+    title = f"{report.profile}: measured against predicted"
+    _, svg = write_measured_vs_predicted(PAGE.parent / "images" / "measured_vs_predicted", checked, title, report.what)
+    svg.unlink()
+
+
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Markdown."""
     head = "| profile | operation | median % | bound | p90 % | bound | |\n|---|---|---:|---:|---:|---:|---|"
@@ -239,7 +248,10 @@ def main() -> None:
     if given.write:
         copy_layers(given.kernels)
     for name, folder, degree in IMPORTED:
-        reports.append(of_layers(name, given.kernels / folder, degree)[0])
+        report, checked = of_layers(name, given.kernels / folder, degree)
+        reports.append(report)
+        if given.write and name == DRAWN:
+            draw(report, checked)
     reports = [Report.from_json(report.to_json()) for report in reports]  # rounded once, and alike everywhere
     if given.write:
         write_page(reports)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.blame import outside_named
 from experiments.build import Workload, kv_memory, limits, reserved_of, slots_of, workload
 from experiments.config import Plan, RunConfig
+from experiments.live_errors import Timed, Watching, iteration_errors
 from experiments.live_result import combined, middle, spread
 from experiments.provenance import user_modules
 from experiments.records import RunContext, result_fields
@@ -32,7 +33,7 @@ from simulator.cluster import execute
 from simulator.errors import ConfigError, SimError
 from simulator.fastforward import Executor
 from simulator.recorder import RunLog
-from simulator.replay import ReplayExecutor, durations_ns
+from simulator.replay import durations_ns
 from simulator.request import Request
 
 if TYPE_CHECKING:
@@ -151,15 +152,18 @@ def _measure(
     """Run it `options.runs` times and write what came out."""
     decoder = device.decoder(title_of(run), run.pieces.platform.model, size, run.settings.seed)
     backend = device.backend(decoder)
-    logs, contexts, results, host_us = [], [], [], []
+    logs, contexts, results = [], [], []
+    host_us: list[float] = []
+    iterations: list[Timed] = []
     say(f"{title_of(run)}: {len(load.requests)} requests that arrive within {_last_s(load):,.1f} s, {options.runs} x")
     for number in range(1, options.runs + 1):
         started = time.perf_counter()
-        log, host_ns = _once(run, load.requests, device, decoder)
+        log, host_ns, timed = _once(run, load.requests, device, decoder)
         check_completed(run, log)
         context = _context(run, load, log, device, options, time.perf_counter() - started)
         logs.append(log)
         host_us.append(median(host_ns) / NS_PER_US)
+        iterations += timed
         contexts.append(context)
         results.append(result_fields(log, context, datetime.now().astimezone()))
         say(
@@ -175,6 +179,7 @@ def _measure(
             "backend": backend,
             "runs": options.runs,
             "host_us": median(host_us),
+            "iteration_errors": iteration_errors(run, iterations),
             "spread": spread(results),
         },
     }
@@ -188,8 +193,10 @@ def _measure(
     return result
 
 
-def _once(run: RunConfig, requests: list[Request], device: LiveDevice, decoder: Any) -> tuple[RunLog, list[int]]:
-    """(the log of one run, what each iteration took beside the decoder, ns).
+def _once(
+    run: RunConfig, requests: list[Request], device: LiveDevice, decoder: Any
+) -> tuple[RunLog, list[int], list[Timed]]:
+    """(the log of one run, what each iteration took beside the decoder in ns, the iterations).
 
     Checked: each request has its tokens, and its times replayed give the identical log.
     """
@@ -211,9 +218,10 @@ def _once(run: RunConfig, requests: list[Request], device: LiveDevice, decoder: 
         came, wanted = executor.answered(by_id[name]), by_id[name].output_tokens * finished
         if came != wanted:
             raise SimError(f"{title_of(run)}: request {name}: {came} tokens came out of the decoder, not {wanted}")
-    if serve(run, requests, ReplayExecutor(durations_ns(log))).digest != log.digest:
+    replay = Watching(durations_ns(log))
+    if serve(run, requests, replay).digest != log.digest:
         raise SimError(f"{title_of(run)}: replayed, the run gives another RunLog: live and simulated engine differ")
-    return log, executor.host_ns
+    return log, executor.host_ns, replay.iterations
 
 
 def _context(

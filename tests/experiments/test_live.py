@@ -4,20 +4,25 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from experiments import live_executor  # noqa: E402
 from experiments.cli import main  # noqa: E402
+from experiments.config import load  # noqa: E402
 from experiments.live_device import LiveDevice  # noqa: E402
+from experiments.live_errors import Timed, errors_text, iteration_errors  # noqa: E402
 from experiments.live_result import combined, middle, spread, spread_text  # noqa: E402
 from experiments.results import is_complete, is_live, load_result  # noqa: E402
 from experiments.yamltext import read  # noqa: E402
+from simulator.plan import MODES, BatchShape  # noqa: E402
 from simulator.profile import SHAPE, SHIPPED  # noqa: E402
 from simulator.specs import get_model  # noqa: E402
 
@@ -179,6 +184,14 @@ def test_what_can_t_run_live_is_a_line(arguments: list[str], line: str, capsys: 
     assert not list(Path().glob("results/*/*"))
 
 
+def test_without_torch_it_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["live", "c.yaml"]) == 3
+    assert "servesim live needs torch, which isn't installed: pip install -e '.[calibrate]'" in capsys.readouterr().err
+
+
 def test_without_a_cuda_device_the_processor_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +261,37 @@ def test_a_replay_that_differs_is_found(capsys: pytest.CaptureFixture[str], monk
     assert main(["live", "c.yaml", "--runs", "1"]) == 1
     assert "replayed, the run gives another RunLog" in capsys.readouterr().err
     assert not list(Path().glob("results/*/live-*"))
+
+
+def test_the_cost_model_s_error_per_iteration_by_forward_mode() -> None:
+    (run,) = load("c.yaml", ["cost_model.iteration_us=1000", "host_overhead_us=200"]).runs
+    decode, chunk = BatchShape((), 1, 5, 5), BatchShape(((7, 0),))
+    timed = [Timed(decode, ns) for ns in (600_000, 1_200_000, 2_400_000)] + [Timed(chunk, 1_000_000)]
+    found = iteration_errors(run, timed)
+    assert found == {
+        "cost_model": "constant",
+        "extend": {
+            "count": 1,
+            "median_us": 1000.0,
+            "median_error_pct": pytest.approx(20),
+            "p90_abs_error_pct": pytest.approx(20),
+        },
+        "decode": {"count": 3, "median_us": 1200.0, "median_error_pct": 0.0, "p90_abs_error_pct": pytest.approx(90)},
+    }
+    lines = errors_text({"sim": {"live": {"iteration_errors": found}}}).splitlines()
+    assert [line.split() for line in lines[1:]] == [
+        ["extend", "1", "1,000", "+20.0", "20.0"],
+        ["decode", "3", "1,200", "+0.0", "90.0"],
+    ]
+
+
+def test_a_live_run_states_its_cost_model_s_error_where_there_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json_of(capsys, "live", "c.yaml", "--runs", "2")["runs"][0]["sim"]["live"]["iteration_errors"]
+    tables = [pd.read_csv(path) for path in Path().glob("results/c/live-*/iterations.csv")]
+    assert found["cost_model"] == "constant"
+    assert sum(found[mode]["count"] for mode in MODES if mode in found) > len(tables[0])  # of both runs
+    assert main(["live", "c.yaml", "--runs", "1", "cost_model=table"]) == 0
+    assert "error of" not in capsys.readouterr().out
 
 
 def runs(*means: float) -> list[dict[str, Any]]:

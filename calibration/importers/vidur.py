@@ -54,7 +54,7 @@ def mlp(path: Path, model: ModelSpec, tp: int) -> Imported:
                 n, k = shapes[LINEARS[op]] if op in LINEARS else (0, 0)
                 yield Point(OTHERS.get(op, "linear"), m=m, n=n, k=k, mode="eager"), row[column] * US_PER_MS
 
-    note = "vidur's profiler, eager, median; the same weights in every repetition"
+    note = "vidur's profiler (float16), eager, median; the same weights in every repetition"
     return Imported(merged(times()), notes={"linear": note, "norm": note})
 
 

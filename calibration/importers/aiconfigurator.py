@@ -30,7 +30,7 @@ HEADS = ("num_heads", "num_kv_heads", "head_dim")
 
 def gemm(path: Path, model: ModelSpec, tp: int) -> Imported:
     """All shapes of the table, whatever the model. Raises ConfigError with a line per fault, as all readers here."""
-    rows = read_table(path, ("m", "n", "k", "latency_us"))
+    rows = read_table(path, ("m", "n", "k", "latency_us"), least=1)
     times = ((Point("linear", m=int(r["m"]), n=int(r["n"]), k=int(r["k"])), r["latency_us"]) for r in rows)
     return Imported(merged(times, l2="cold"), notes={"linear": "CUDA graph over 6 rotating weights, mean of 6 replays"})
 
@@ -39,7 +39,7 @@ def gemm_repeats(path: Path, model: ModelSpec, tp: int) -> Imported:
     """No rows, but the median difference of one collection's time from the median of all, over the model's calls."""
     runs = [name for name in columns(path) if name.endswith("_us")]
     own = set(linears(model, tp).values())
-    rows = [row for row in read_table(path, ("n", "k", "m", *runs)) if (row["n"], row["k"]) in own]
+    rows = [row for row in read_table(path, ("n", "k", "m", *runs), least=1) if (row["n"], row["k"]) in own]
     if not rows:
         return Imported(())
     times = np.array([[row[run] for run in runs] for row in rows])
@@ -72,7 +72,7 @@ def collectives(path: Path, model: ModelSpec, tp: int) -> Imported:
 
 def _attention(path: Path, model: ModelSpec, tp: int, length: str, point: Callable[[Row], Point]) -> Imported:
     numbers = ("batch_size", length, *HEADS, "latency_us")
-    rows = read_table(path, numbers, text="kernel")
+    rows = read_table(path, numbers, text="kernel", least=1)
     wanted = (model.heads // tp, model.kv_heads_per_rank(tp), model.head_dim)
     chosen = [row for row in rows if tuple(int(row[key]) for key in HEADS) == wanted]
     if not chosen:

@@ -14,7 +14,8 @@ Row = dict[str, Any]
 MAX_FAULTS = 20
 
 
-# Columns that hold times: above 0, where other numbers are at least 0.
+LIMIT = 1e15
+# Endings of columns that hold times.
 TIMES = ("_us", "_ms", ".median")
 
 
@@ -29,11 +30,14 @@ def columns(path: Path) -> list[str]:
         return []
 
 
-def read_table(path: Path, numbers: Sequence[str], text: str | None = None, optional: Sequence[str] = ()) -> list[Row]:
-    """The rows of a CSV file: `numbers` as floats, of which times (TIMES) are above 0, and a `text` column.
+def read_table(
+    path: Path, numbers: Sequence[str], text: str | None = None, optional: Sequence[str] = (), least: int = 0
+) -> list[Row]:
+    """The rows of a CSV file: `numbers` as floats, and a `text` column.
 
-    A cell of `optional` may be empty: the row then lacks it. Other columns are ignored. Raises ConfigError with a line
-    per fault, at most MAX_FAULTS, and for an empty table.
+    Times (TIMES) are above 0, other numbers whole and at least `least`. A cell of `optional` may be empty: the row then
+    lacks it. Other columns are ignored. Raises ConfigError with a line per fault, at most MAX_FAULTS, and for an empty
+    table.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -51,7 +55,7 @@ def read_table(path: Path, numbers: Sequence[str], text: str | None = None, opti
     rows = []
     for line, row in lines:
         present = [*numbers, *(name for name in optional if row[name])]
-        rows.append(_row(f"{path}:{line}", row, present, text, faults))
+        rows.append(_row(f"{path}:{line}", row, present, text, least, faults))
     if len(faults) > MAX_FAULTS:
         faults[MAX_FAULTS:] = [f"{path}: and {len(faults) - MAX_FAULTS} more"]
     if not rows:
@@ -61,16 +65,19 @@ def read_table(path: Path, numbers: Sequence[str], text: str | None = None, opti
     return rows
 
 
-def _row(where: str, row: dict[str, str], numbers: Sequence[str], text: str | None, faults: list[str]) -> Row:
+def _row(
+    where: str, row: dict[str, str], numbers: Sequence[str], text: str | None, least: int, faults: list[str]
+) -> Row:
     parsed: Row = {}
     for name in numbers:
-        least = "above 0" if name.endswith(TIMES) else "at least 0"
+        time = name.endswith(TIMES)
         try:
             value = float(row[name])
         except (TypeError, ValueError):
             value = math.nan
-        if not (math.isfinite(value) and (value > 0 if least == "above 0" else value >= 0)):
-            faults.append(f"{where}: {name} = {row[name]}: must be a number {least}")
+        if not (0 < value < LIMIT if time else least <= value < LIMIT and value.is_integer()):
+            rule = "a number above 0" if time else f"a whole number of at least {least}"
+            faults.append(f"{where}: {name} = {row[name]}: must be {rule}")
         parsed[name] = value
     if text:
         parsed[text] = (row[text] or "").strip()

@@ -44,7 +44,7 @@ def mlp(path: Path, model: ModelSpec, tp: int) -> Imported:
         "n_head": model.heads, "n_kv_head": model.kv_heads, "n_embd": model.hidden,
         "n_expanded_embd": model.intermediate, "vocab_size": model.vocab, "num_tensor_parallel_workers": tp,
     }  # fmt: skip
-    rows = _chosen(path, read_table(path, (*MLP, *names.values())), wanted)
+    rows = _chosen(path, read_table(path, (*MLP, *names.values()), least=1), wanted)
     shapes = linears(model, tp)
 
     def times() -> Iterator[tuple[Point, float]]:
@@ -65,6 +65,8 @@ def attention(path: Path, model: ModelSpec, tp: int) -> Imported:
     wanted = {"n_embd": model.hidden, "n_q_head": model.heads, "n_kv_head": model.kv_heads}
     wanted["num_tensor_parallel_workers"] = tp
     rows = _chosen(path, rows, wanted)
+    if any(not row["batch_size"] for row in rows):
+        raise ConfigError(f"{path}: batch_size = 0: must be at least 1")
     backends = sorted({row["attention_backend"] for row in rows})
     if len(backends) > 1:
         raise ConfigError(f"{path}: several attention_backend, keep the rows of one: {', '.join(backends)}")
@@ -90,7 +92,7 @@ def all_reduce(path: Path, model: ModelSpec, tp: int) -> Imported:
     if tp == 1:
         return Imported(())
     (column,) = _columns(path, ("all_reduce",)).values()
-    rows = read_table(path, (*ALL_REDUCE, column), "collective")
+    rows = read_table(path, (*ALL_REDUCE, column), "collective", least=1)
     rows = [row for row in rows if row["collective"] == "all_reduce"]
     rows = _chosen(path, rows, {"num_workers": tp, "devices_per_node": tp})
     times = ((Point("allreduce", bytes=int(r["size"]), ranks=tp, mode="eager"), r[column] * US_PER_MS) for r in rows)

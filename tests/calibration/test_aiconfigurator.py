@@ -94,10 +94,13 @@ def test_how_it_was_timed_is_said() -> None:
     ("line", "fault"),
     [
         ("1,6144,4096,0", "gemm.csv:3: latency_us = 0: must be a number above 0"),
-        ("1,6144,-1,5", "gemm.csv:3: k = -1: must be a number at least 0"),
+        ("1,6144,-1,5", "gemm.csv:3: k = -1: must be a whole number of at least 1"),
+        ("0,6144,4096,5", "gemm.csv:3: m = 0: must be a whole number of at least 1"),
+        ("1.5,6144,4096,5", "gemm.csv:3: m = 1.5: must be a whole number of at least 1"),
+        ("1e400,6144,4096,5", "gemm.csv:3: m = 1e400: must be a whole number of at least 1"),
         ("1,6144,4096,nan", "gemm.csv:3: latency_us = nan: must be a number above 0"),
         ("1,6144,4096", "gemm.csv:3: latency_us = None: must be a number above 0"),
-        ("x,6144,4096,5", "gemm.csv:3: m = x: must be a number at least 0"),
+        ("x,6144,4096,5", "gemm.csv:3: m = x: must be a whole number of at least 1"),
     ],
 )
 def test_faults_name_file_line_and_column(line: str, fault: str, tmp_path: Path) -> None:

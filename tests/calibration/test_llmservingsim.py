@@ -110,7 +110,11 @@ def test_which_degree_a_folder_holds(tmp_path: Path) -> None:
         ("dense.csv", "layer,tokens,time_us\n", "dense.csv: holds no rows"),
         ("dense.csv", "layer,tokens,time_us\na,1,nan\n", "dense.csv:2: time_us = nan: must be a number above 0"),
         ("dense.csv", "layer,tokens,time_us\na,1,0\n", "dense.csv:2: time_us = 0: must be a number above 0"),
-        ("dense.csv", "layer,tokens,time_us\na,-1,1\n", "dense.csv:2: tokens = -1: must be a number at least 0"),
+        (
+            "dense.csv",
+            "layer,tokens,time_us\na,-1,1\n",
+            "dense.csv:2: tokens = -1: must be a whole number of at least 0",
+        ),
         ("dense.csv", "layer,tokens,time_us\n,1,1\n", "dense.csv:2: layer: is empty"),
         ("per_sequence.csv", "layer,sequences\na,1\n", "per_sequence.csv:1: lacks the columns time_us"),
         ("skew.csv", "n,t_mean_us\n1,1\n", "skew.csv:1: lacks the columns t_max_us, t_skew_us, regime"),

@@ -60,6 +60,12 @@ def test_backends_do_not_mix(tmp_path: Path) -> None:
         read_folder(tmp_path, model=MODEL, tp=1)
 
 
+def test_a_batch_of_none_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "attention.csv", f"{ATTENTION},{CALL}", ",1,4096,32,8,16,1,8192,0,0,127,False,FLASHINFER")
+    with pytest.raises(ConfigError, match=r"attention\.csv: batch_size = 0: must be at least 1"):
+        read_folder(tmp_path, model=MODEL, tp=1)
+
+
 def test_all_reduces_of_one_node(tmp_path: Path) -> None:
     head = "time_stats.all_reduce.median,rank,num_workers,size,collective,devices_per_node,max_devices_per_node"
     write(tmp_path / "all_reduce.csv", head, "0.01,0,2,1024,all_reduce,2,4", "0.03,1,2,1024,all_reduce,2,4",

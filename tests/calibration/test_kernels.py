@@ -1,6 +1,8 @@
 """Points as torch calls: the work is the point's own, the data rotates, and what doesn't fit is refused."""
 
 import math
+import os
+import time
 from itertools import pairwise
 
 import pytest
@@ -199,6 +201,20 @@ def test_the_processor_gives_its_threads_back():
     device.close()
     assert torch.get_num_threads() == 3
     torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("cores", "threads", "timer"), [(2, 1, "thread_time_ns"), (4, 3, "perf_counter_ns")])
+def test_a_core_is_left_to_others_and_one_thread_is_timed_by_what_it_had(monkeypatch, cores, threads, timer):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)), raising=False)
+    before = torch.get_num_threads()
+    device = open_device("cpu")
+    assert (device.info()["threads"], device.info()["timer"]) == (threads, timer)
+    stopwatch = device.timer()
+    stopwatch.start()
+    time.sleep(0.02)
+    assert (stopwatch.stop_us() < 20_000) == (timer == "thread_time_ns")
+    device.close()
+    assert torch.get_num_threads() == before
 
 
 def test_an_allreduce_is_timed_by_a_process_per_rank():

@@ -66,7 +66,11 @@ def collectives(path: Path, model: ModelSpec, tp: int) -> Imported:
     """All-reduces over `tp` ranks, the fastest implementation at each size; no rows for one rank."""
     if tp == 1:
         return Imported(())
-    times = ((Point("allreduce", bytes=round(size), ranks=tp), us) for size, us in measured(path, tp).items())
+    try:
+        found = measured(path, tp)
+    except ConfigError as error:
+        raise ConfigError([fault.removeprefix("cost_model.collectives: ") for fault in error.faults]) from None
+    times = ((Point("allreduce", bytes=round(size), ranks=tp), us) for size, us in found.items())
     return Imported(merged(times), notes={"allreduce": "the fastest of the implementations timed, by size"})
 
 

@@ -11,7 +11,7 @@ from calibration.importers.llmservingsim import Source, import_profile, sources
 from simulator.errors import ConfigError, UserError
 from simulator.names import gpu_named, model_named
 from simulator.profile import Profile
-from simulator.specs import MODELS, GpuSpec, ModelSpec, get_gpu, get_model
+from simulator.specs import MODELS, GpuSpec, ModelSpec, check_tensor_parallel, get_gpu, get_model
 
 FORMATS = ("aiconfigurator", "vidur", LLMSERVINGSIM)
 NAMELESS = "these tables name none"
@@ -41,6 +41,7 @@ def _folder(given: argparse.Namespace) -> None:
     model, gpu, degree = _model(given.model, None, faults), _gpu(given.gpu, None, faults), given.tp or 1
     if model is None or gpu is None:
         raise ConfigError(faults)
+    check_tensor_parallel(model, degree)
     folder = Path(given.what)
     imported = read_folder(folder, model=model, tp=degree, form=given.format)
     said = {

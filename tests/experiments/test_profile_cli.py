@@ -175,3 +175,12 @@ def test_other_models_are_refused(text: str) -> None:
 )
 def test_gpus_by_their_drivers_names(device: str, gib: float | None, name: str) -> None:
     assert gpu_named(device, gib).name == name
+
+
+def test_degrees_that_a_model_or_its_tables_lack(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("import", str(KERNELS / "h200_sxm"), "--gpu", "h200")
+    _, err = run(capsys, *given, "--model", "tiny", "--tp", "3", status=2)
+    assert "3 doesn't divide the 4 heads of tiny" in err
+    _, err = run(capsys, *given, "--model", "llama-3-70b", "--tp", "16", status=2)
+    assert err.splitlines()[0].endswith("h200_sxm/collectives.csv: no all_reduce over 16 GPUs; it has 2, 4 GPUs")
+    assert "no rows with num_heads 4, num_kv_heads 1, head_dim 128" in err

@@ -19,12 +19,14 @@ from calibration.records import Records
 from calibration.stats import mad, median, quantile
 from calibration.stopping import Stopped, Watch
 from calibration.timing import Labels, Measurement, Sample, measure, throttling, usual_clock
+from simulator.errors import SimError
 
 BLOCK = 25  # timings between two looks at the anchors
 DRIFTED, UNSTABLE = 0.03, 0.10
 MAX_AGAIN = 2  # blocks that are timed again for drift, and timings again of a throttled point
 SAVE_EVERY_S = 2.0
 COMPLETE = "complete"
+UNSUPPORTED = "skipped_unsupported"
 
 
 class Session:
@@ -143,17 +145,27 @@ class Session:
         except Stopped:
             raise
         except Exception as error:
-            status = self.device.skipped(error)
-            if not status:
-                raise
-            return Timed(point, split, status, converged=0, reason=_one_line(error))
+            return self._skipped(visit, error)
         finally:
             self.device.release()
         labels = measurement.labels
         eager = replace(point, mode=labels.mode)
         if eager != point and eager in self._points:  # the plan has it launch by launch as well
-            return Timed(point, split, "skipped_unsupported", converged=0, reason=labels.reason)
+            return Timed(point, split, UNSUPPORTED, converged=0, reason=labels.reason)
         return _summary(eager, split, measurement, why)
+
+    def _skipped(self, visit: Visit, error: Exception) -> Timed:
+        """A point that the device refused. A defect of ours is raised, and so is a device that is lost."""
+        skipped = Timed(visit.point, visit.planned.split, UNSUPPORTED, converged=0, reason=_one_line(error))
+        try:
+            status = self.device.skipped(error)
+        except SimError:
+            if visit.purpose == POINT:  # so that a resumed run doesn't lose the device to it again
+                self.rows[visit.point] = skipped
+            raise
+        if not status:
+            raise error
+        return replace(skipped, status=status)
 
     def _measured(self, visit: Visit, built: Built) -> tuple[Measurement, str]:
         """(the last attempt, why it was throttled)."""

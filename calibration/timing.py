@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from calibration.backends import Built, Call, CaptureFailed, Device, Reading
-from calibration.points import Point
+from calibration.points import WHOLE, Point
 from calibration.stats import half_width, median
 
 MIN_SAMPLES, MAX_SAMPLES = 10, 100
@@ -85,8 +85,9 @@ def measure(device: Device, point: Point, built: Built, on_sample: OnSample) -> 
 
 def compute_bound(point: Point) -> bool:
     """Whether arithmetic bounds it, not memory: then it is timed at the clocks of a busy device."""
-    tokens = point.m if point.op == "linear" else point.seqs * point.chunk
-    return tokens >= COMPUTE_TOKENS
+    if point.op in WHOLE:
+        return point.tokens >= COMPUTE_TOKENS
+    return (point.m if point.op == "linear" else point.seqs * point.chunk) >= COMPUTE_TOKENS
 
 
 def throttling(measurement: Measurement, usual_mhz: float) -> str:

@@ -21,6 +21,7 @@ L2_BYTES = 64 << 20  # where torch doesn't tell
 MEMORY_SHARE = 0.9  # of what is free: fragments and workspaces take the rest
 WARM_S, BETWEEN_S, STEADY = 10.0, 0.3, 0.01
 WARM_SIZE = 4096
+BF16_MAJOR = 8  # compute capability, Ampere
 
 
 class CudaDevice:
@@ -114,8 +115,8 @@ class CudaDevice:
         from calibration.kernels import TorchKernels
 
         torch = self._torch
-        if dtype == "bfloat16" and not torch.cuda.is_bf16_supported(including_emulation=False):
-            raise ConfigError("--dtype bf16: this GPU computes none; fp16 or fp32 it does")
+        if dtype == "bfloat16" and self._properties.major < BF16_MAJOR:
+            raise ConfigError(f"--dtype bf16: {self._properties.name} has no bfloat16 units; fp16 or fp32 it can")
         self._warm(getattr(torch, dtype))
         return TorchKernels(self, torch.device("cuda", 0), model, dtype, tp=tp, seed=seed)
 

@@ -26,8 +26,12 @@ ROOT = Path(__file__).resolve().parents[2]
 BARE = [sys.executable, "-S", "-m", "calibration.measure"]
 
 
-def _run(command, **options):
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, **options)
+def _run(command, cwd=ROOT, **options):
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, **options)
+
+
+def _all_but_python(folder, names):
+    return [name for name in names if not name.endswith(".py") and not (Path(folder) / name).is_dir()]
 
 
 @pytest.mark.parametrize("folder", [cpu_folder, fake_folder])
@@ -181,8 +185,13 @@ def test_servesim_lists_the_action_and_knows_no_other(capsys):
 
 
 def test_the_fake_device_needs_the_standard_library_alone(tmp_path):
-    done = _run([*BARE, "--model", "tiny", "--device", "fake", "--out", str(tmp_path / "m")])
+    for package in ("simulator", "calibration"):  # and nothing else of the checkout
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=_all_but_python)
+    done = _run([*BARE, "--model", "tiny", "--device", "fake", "--out", "m"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    meta = json.loads((tmp_path / "m" / "meta.json").read_text())
+    assert meta["checkout"] == {}
+    assert "torch" not in meta["versions"]
     assert "points timed" in done.stdout
     progress = done.stderr.splitlines()
     assert len(progress) >= 10

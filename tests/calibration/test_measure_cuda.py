@@ -50,8 +50,8 @@ class Cuda:
     OutOfMemoryError = OutOfCudaMemory
     Event = Event
 
-    def __init__(self, available=True, count=2, bf16=True):
-        self.available, self.count, self.bf16 = available, count, bf16
+    def __init__(self, available=True, count=2, major=9):
+        self.available, self.count, self.major = available, count, major
         self.stream, self.broken, self.emptied, self.synced = "usual", False, 0, 0
 
     def is_available(self):
@@ -63,7 +63,7 @@ class Cuda:
     def get_device_properties(self, index):
         return SimpleNamespace(
             name="NVIDIA H200", total_memory=150_000_000_000, L2_cache_size=50 << 20, multi_processor_count=132,
-            major=9, minor=0, uuid="1234",
+            major=self.major, minor=0, uuid="1234",
         )  # fmt: skip
 
     def device_count(self):
@@ -93,10 +93,6 @@ class Cuda:
         self.emptied += 1
         if self.broken:
             raise RuntimeError("CUDA error: an illegal memory access")
-
-    def is_bf16_supported(self, including_emulation):
-        assert not including_emulation
-        return self.bf16
 
     def CUDAGraph(self):
         return SimpleNamespace(replay=lambda: "replayed")
@@ -194,8 +190,8 @@ def test_failures_are_reasons_to_skip_while_the_gpu_answers(opened):
 
 
 def test_a_type_that_it_does_not_compute_is_refused(opened):
-    device, _ = opened(bf16=False)
-    with pytest.raises(ConfigError, match="--dtype bf16"):
+    device, _ = opened(major=7)
+    with pytest.raises(ConfigError, match="--dtype bf16: NVIDIA H200 has no bfloat16 units"):
         device.kernels(MODELS["tiny"], dtype="bfloat16", tp=1, seed=0)
 
 

@@ -17,6 +17,7 @@ from calibration.progress import Progress
 from calibration.records import RAW_COLUMNS, Records, load
 from calibration.session import COMPLETE, Session
 from calibration.stopping import BUDGET, INTERRUPTED, Watch
+from simulator.errors import SimError
 from simulator.specs import MODELS
 
 TINY = MODELS["tiny"]
@@ -166,6 +167,25 @@ def test_a_missing_kernel_skips_the_point_and_a_defect_does_not(tmp_path):
     rows, meta = load(tmp_path / "b")
     assert meta["status"] == "partial"
     assert all(row.timed for row in rows), "what was timed before it is kept"
+
+
+def test_a_device_that_is_lost_stops_the_run_and_its_point_is_not_tried_again(tmp_path):
+    lost = next(each.point for each in SOME if each.coarse and each.point.op == "stack")
+
+    class Device(FakeDevice):
+        def skipped(self, error):
+            raise SimError("the GPU stopped answering: illegal memory access")
+
+    def before(point):
+        if point == lost:
+            raise RuntimeError("illegal memory access")
+
+    with pytest.raises(SimError, match="stopped answering"):
+        Run(tmp_path, device=Device(seed=1), before=before).go()
+    run = Run(tmp_path, before=before, resume=True).go()
+    assert run.outcome == COMPLETE
+    (skipped,) = [row for row in run.rows if not row.timed]
+    assert (skipped.point, skipped.reason) == (lost, "illegal memory access")
 
 
 def test_what_cannot_be_a_graph_is_eager_and_whole_steps_are_not_timed_twice(tmp_path):

@@ -128,6 +128,7 @@ def test_compute_bound_points_run_for_a_while_before_they_are_timed():
     assert compute_bound(Point("mixed", seqs=2, chunk=128, n_dec=4))
     assert not compute_bound(Point("decode", n_dec=512, kv_dec=4096))
     assert not compute_bound(Point("norm", m=8192))
+    assert compute_bound(Point("stack", n_dec=512, kv_dec=4096, layers=4)), "its linears are"
     device = Scripted(_endless(1.0))
     device.sustained_s = 0.3
     found, _ = _measured(device, Point("linear", m=512, n=8, k=8))

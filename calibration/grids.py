@@ -18,40 +18,31 @@ FEWEST = 2  # crossings that a line of a grid needs, where there are as many
 def decode_grid(cells: Cells) -> GridTable:
     """Microseconds of decode calls by (rows, context), the missing ones filled in.
 
-    A crossing takes the mean of two accounts: along its own row, and of the rows beside it at the same total of tokens
-    in memory, by which most of the time goes.
+    A crossing takes the mean of its own row, straight in context, and of the rows on both sides, straight in rows: at
+    the same context, and at the same total of tokens in memory, by which most of the time goes. Rows beside it count
+    where they were timed at just that context.
     """
     cells, rows, columns = _lines(cells)
     curves = {row: Curve(*zip(*sorted((c, us) for (r, c), us in cells.items() if r == row), strict=True))
               for row in rows}  # fmt: skip
 
+    def timed(row: float, context: float) -> float | None:
+        """Below the first context times hold."""
+        return cells.get((row, max(context, columns[0])))
+
     def filled(row: float, column: float) -> float:
-        own, beside = curves[row], _same_total(curves, row, column)
-        accounts = [own.at(column)] if own.covers(column) or beside is None else []
-        return float(np.mean(accounts if beside is None else [*accounts, beside]))
+        below, above = [r for r in rows if r < row][-1:], [r for r in rows if r > row][:1]
+        beside = []
+        for low, high in zip(below, above, strict=False):
+            for at_low, at_high in ((column, column), (row * column / low, row * column / high)):
+                ends = timed(low, at_low), timed(high, at_high)
+                if ends[0] is not None and ends[1] is not None:
+                    beside.append(ends[0] + (row - low) / (high - low) * (ends[1] - ends[0]))
+        own = [curves[row].at(column)] if curves[row].covers(column) or not beside else []
+        return float(np.mean([*own, *([np.mean(beside)] if beside else [])]))
 
     us = tuple(tuple(cells.get((r, c)) or filled(r, c) for c in columns) for r in rows)
     return GridTable(rows, columns, us, _total(cells, rows, columns))
-
-
-def _same_total(curves: Mapping[float, Curve], row: float, column: float) -> float | None:
-    """Between the rows on both sides, each at the context that gives it as many tokens in memory; None at the ends."""
-    below, above = (r for r in curves if r < row), (r for r in curves if r > row)
-    low, high = max(below, default=None), min(above, default=None)
-    if low is None or high is None:
-        return None
-    a, b = curves[low], curves[high]
-    at_low, at_high = row * column / low, row * column / high
-    first = min(curve.points()[0][0] for curve in curves.values())
-    if not (_reaches(a, at_low, first) and _reaches(b, at_high, first)):
-        return None
-    share = (row - low) / (high - low)
-    return a.at(at_low) * (1 - share) + b.at(at_high) * share
-
-
-def _reaches(curve: Curve, context: float, first: float) -> bool:
-    """Whether a row was timed there; below the first context of all it holds."""
-    return curve.covers(context) or (context < first and curve.covers(first))
 
 
 def smooth_grid(cells: Cells, form: Callable[[float, float], float]) -> GridTable:

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from calibration.backends.cpu import threads
 from calibration.environment import available_memory_bytes, cpu_name
 from experiments.local_gpu import local_gpu
 from simulator.errors import ConfigError, MissingError, UserError
@@ -44,6 +45,8 @@ class LiveDevice:
         self._torch = torch
         self._device = torch.device(kind)
         self._dtype = getattr(torch, self.dtype_name)
+        if kind == "cpu":
+            torch.set_num_threads(threads())  # as its kernels are timed
         self.name = torch.cuda.get_device_name() if kind == "cuda" else cpu_name()
 
     def facts(self) -> dict[str, Any]:

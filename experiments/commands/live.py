@@ -27,7 +27,8 @@ def main(arguments: list[str]) -> int:
         "live",
         "Run a config on a real decoder, in real time: scheduler, memory and load are those of a simulated run, torch\n"
         "carries out the iterations with random weights of the model's shapes. The cost model isn't used. Results are\n"
-        "like those of `servesim run`; `servesim compare SIMULATED LIVE` shows how far the simulation is off.",
+        "like those of `servesim run`; `servesim compare SIMULATED LIVE` shows how far the simulation is off.\n"
+        "Asynchronous scheduling, prefix caching and several GPUs aren't supported.",
         "servesim live live_tiny --device cpu",
     )
     parser.add_argument("config", help="a file, or a name of `servesim list configs`")

@@ -163,16 +163,15 @@ def _check_same(out: Path, before: dict[str, Any], about: dict[str, Any]) -> Non
     """Raise ConfigError where the measurement to go on with is of something else."""
     if not before or before.get("plan_hash") == about["plan_hash"]:
         return
-    faults = []
-    for key in _SAME:
-        there, here = before.get(key), about[key]
-        if there != here:
-            names = [
-                str(value.get("name", value)) if isinstance(value, dict) else str(value) for value in (there, here)
-            ]
-            faults.append(f"{key} {names[0]}, not {names[1]}")
+    pairs = {key: (_named(before.get(key)), _named(about[key])) for key in ("device", *_SAME)}
+    faults = [f"{key} {there}, not {here}" for key, (there, here) in pairs.items() if there != here]
     what = "; ".join(faults) or "another plan, by another version"
     raise ConfigError(f"--resume: {out} was measured with {what}; name another folder")
+
+
+def _named(value: Any) -> str:
+    """A model or a device by its name, anything else as it is."""
+    return str(value.get("name", value) if isinstance(value, dict) else value)
 
 
 def _gpu_name(kind: str, info: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from typing import TextIO
@@ -27,7 +28,7 @@ class Progress:
         if self._terminal:
             self._draw(what)
         elif self.done % EVERY_POINTS == 0 or now - self._said >= EVERY_S:
-            print(self._text(what), file=self._stream, flush=True)
+            self._print(self._text(what) + "\n")
             self._said = now
 
     def more(self, count: int) -> None:
@@ -37,13 +38,13 @@ class Progress:
     def say(self, line: str) -> None:
         """A line that stays."""
         self.finish()
-        print(line, file=self._stream, flush=True)
+        self._print(line + "\n")
 
     def finish(self) -> None:
         """Leave the bar's line."""
         if self._open:
             width = shutil.get_terminal_size().columns
-            print("\r" + " " * (width - 1), end="\r", file=self._stream, flush=True)
+            self._print("\r" + " " * (width - 1) + "\r")
             self._open = False
 
     def left_s(self) -> float:
@@ -61,5 +62,11 @@ class Progress:
         filled = round(BAR * self.done / max(self.total, 1))
         width = shutil.get_terminal_size().columns
         line = f"{'█' * filled}{'·' * (BAR - filled)} {self._text(what)}"[: width - 1]
-        print("\r" + line.ljust(width - 1), end="", file=self._stream, flush=True)
+        self._print("\r" + line.ljust(width - 1))
         self._open = True
+
+    def _print(self, text: str) -> None:
+        """Write at once; a reader who has left doesn't end the measurement."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()

@@ -33,9 +33,9 @@ class Watch:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Take SIGINT and SIGTERM as a wish to stop at the next sample; a second one stops at once.
+        """Take SIGINT, SIGTERM and SIGHUP as a wish to stop at the next sample; a second one stops at once.
 
-        So that no file is left half written. Signals are left alone outside the main thread.
+        So that no file is left half written. Those that are ignored stay so, and all outside the main thread.
         """
         if threading.current_thread() is not threading.main_thread():
             yield

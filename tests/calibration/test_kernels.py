@@ -1,5 +1,6 @@
 """Points as torch calls: the work is the point's own, the data rotates, and what doesn't fit is refused."""
 
+import io
 import math
 import os
 import time
@@ -11,9 +12,14 @@ import torch
 from calibration.allreduce import Reductions, timings
 from calibration.attention import attend
 from calibration.backends import OutOfMemory, Unsupported, open_device
+from calibration.backends.cpu import CpuDevice
 from calibration.grid import SMALL, plan
 from calibration.kernels import TorchKernels, _lengths
-from calibration.points import OPS, Point
+from calibration.points import OPS, Point, load_points
+from calibration.progress import Progress
+from calibration.records import Records
+from calibration.session import COMPLETE, Session
+from calibration.stopping import Watch
 from simulator.specs import MODELS
 
 TINY = MODELS["tiny"]
@@ -148,6 +154,40 @@ def test_a_rank_has_its_share():
     assert "PyTorch" in half.engine
     assert "sdpa" in half.engine
     device.close()
+
+
+class Recording(CpuDevice):
+    """The processor, with graphs that repeat the calls they recorded."""
+
+    graphs = True
+    asynchronous = True
+    sustained_s = 0.001
+    sampled_s = 0.02
+
+    def capture(self, calls):
+        recorded = list(calls)
+        return lambda: [call() for call in recorded]
+
+
+def test_a_session_runs_the_decoder_in_a_graph_and_launched_one_by_one(tmp_path):
+    device = Recording()
+    kernels = TorchKernels(device, CPU, TINY, "float32", tp=1, seed=0, rotated_bytes=1 << 20)
+    planned = [each for each in plan(TINY, axes=SMALL) if each.point.tokens <= 64 and each.point.m <= 8][::5]
+    records = Records(tmp_path, dtype="float32", run=1)
+    session = Session(
+        device, kernels, planned, records, seed=0, watch=Watch(device.clock_s), progress=Progress(0, io.StringIO())
+    )
+    assert session.run() == COMPLETE
+    records.close()
+    device.close()
+    rows = load_points(tmp_path / "points.csv")
+    assert {row.point for row in rows} == {each.point for each in planned}
+    assert all(row.timed for row in rows)
+    assert {(row.point.op, row.point.mode) for row in rows} >= {
+        ("layer", "eager"),
+        ("stack", "graph"),
+        ("mixed", "graph"),
+    }
 
 
 class Small:

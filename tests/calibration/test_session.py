@@ -338,6 +338,18 @@ def test_a_second_signal_stops_at_once():
             signal.raise_signal(signal.SIGINT)
 
 
+def test_an_ignored_signal_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    watch = Watch(lambda: 0.0)
+    try:
+        with watch.signals():
+            signal.raise_signal(signal.SIGHUP)
+        assert not watch.interrupted
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_torn_line_of_a_killed_run_is_dropped(tmp_path, whole):
     (tmp_path / "raw.csv").write_text(",".join(RAW_COLUMNS) + "\n1,1,point")
     Run(tmp_path, planned=SOME[:30]).go()

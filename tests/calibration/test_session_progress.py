@@ -63,3 +63,13 @@ def test_the_time_left_is_within_the_budget(monkeypatch):
     assert lines.left_s() == 40.0
     now[0] += 50
     assert lines.left_s() == 0.0
+
+
+def test_a_reader_who_left_does_not_end_the_measurement():
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    lines = Progress(1, Closed())
+    lines.say("warning: hot")
+    assert lines.done == 0

@@ -263,6 +263,17 @@ def test_the_script_leaves_everything_in_one_folder(tmp_path, device):
         assert {"profile.json", "report.md"} <= files, done.stderr
 
 
+def test_the_script_says_how_to_fit_where_nothing_but_python_is(tmp_path):
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    options = {"MODEL": "tiny", "DEVICE": "fake", "PYTHON": str(bare)}
+    done = _run([str(ROOT / "scripts" / "calibrate_gpu.sh"), "m"], cwd=tmp_path, env={**os.environ, **options})
+    assert done.returncode == 0, done.stderr
+    assert f"servesim calibrate fit {tmp_path / 'm'}" in done.stdout
+    assert {path.name for path in (tmp_path / "m").iterdir()} >= {"raw.csv", "points.csv", "meta.json"}
+
+
 def test_the_script_passes_a_failure_on(tmp_path):
     script = ROOT / "scripts" / "calibrate_gpu.sh"
     options = {"MODEL": "tiney", "DEVICE": "fake", "PYTHON": sys.executable}

@@ -70,7 +70,10 @@ def measure(given: argparse.Namespace, argv: Sequence[str]) -> int:
     """
     out: Path = given.out
     model = get_model(given.model)
-    check_tensor_parallel(model, given.tp)
+    try:
+        check_tensor_parallel(model, given.tp)
+    except ConfigError as error:
+        raise ConfigError([fault.replace("engine.tensor_parallel_size:", "--tp") for fault in error.faults]) from None
     begun = records.is_measured(out)
     if begun and not given.resume:
         raise ConfigError(f"--out {out}: holds a measurement; go on with it by --resume, or name another folder")

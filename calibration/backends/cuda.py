@@ -108,7 +108,7 @@ class CudaDevice:
 
     def warnings(self) -> list[str]:
         """Other processes on the GPU when the run began."""
-        return [f"{self._others} other processes use the GPU: times are theirs too"] if self._others else []
+        return [f"other processes use the GPU ({self._others} of them): times are theirs too"] if self._others else []
 
     def kernels(self, model: ModelSpec, *, dtype: str, tp: int, seed: int) -> Kernels:
         """The model's operations in torch, once the device is warm. Raises ConfigError for the type."""

@@ -134,7 +134,7 @@ def test_another_plan_is_not_mixed_in(tmp_path, capsys, options, said):
         (["--tp", "0"], "must be a whole number of at least 1"),
         (["--seed", "-1"], "must be a whole number of at least 0"),
         (["--model", "tiney"], "did you mean 'tiny'?"),
-        (["--device", "fake", "--tp", "3"], "doesn't divide the 4 heads of tiny"),
+        (["--device", "fake", "--tp", "3"], "--tp 3 doesn't divide the 4 heads of tiny"),
     ],
 )
 def test_a_fault_is_a_line_and_status_2_in_both_commands(tmp_path, capsys, options, said):

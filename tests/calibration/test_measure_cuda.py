@@ -266,7 +266,7 @@ def test_other_processes_on_the_gpu_are_warned_of(with_smi, opened):
     with_smi()
     device, _ = opened()
     try:
-        assert device.warnings() == ["1 other processes use the GPU: times are theirs too"]
+        assert device.warnings() == ["other processes use the GPU (1 of them): times are theirs too"]
         assert device._which == "GPU-1234"
     finally:
         device.close()

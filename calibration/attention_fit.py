@@ -22,7 +22,7 @@ from simulator.specs import ModelSpec
 ELEMENT_BYTES = 2
 FEWEST_CALLS = 8  # mixed calls that an exponent of a chunk and number of rows needs, else one is fitted to all
 MOST_CALLS = 300  # that the exponent of all is looked for by
-LEAST_SHARE = 0.2
+LEAST_SHARE = 0.2  # of a mixed call that its decode rows are taken to need, where noise hides them
 FEWEST_POINTS = 5  # prefill calls that a roofline's four parameters need; with fewer, straight lines
 
 
@@ -136,7 +136,7 @@ def _beside(point: Point) -> bool:
 
 
 def _left(us: float, chunk_us: float, p: float) -> float:
-    """The other half of a p-norm, at least LEAST_SHARE of the whole: noise may hide it."""
+    """The other half of a p-norm."""
     return float(us * max(1 - min(chunk_us / us, 1.0) ** p, LEAST_SHARE**p) ** (1 / p))
 
 

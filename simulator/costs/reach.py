@@ -16,7 +16,7 @@ from simulator.plan import BatchShape
 Column = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-INTERPOLATED, EXTRAPOLATED, FALLBACK = TAGS = ("interpolated", "extrapolated", "fallback")
+INTERPOLATED, EXTRAPOLATED, FALLBACK = ("interpolated", "extrapolated", "fallback")
 # Operations that were never timed, but that a roofline says are less than this share of an iteration, don't count.
 FALLBACK_SHARE = 0.01
 

@@ -19,9 +19,17 @@ def test_lines_between_points_and_the_rule_at_the_ends(x: float, y: float) -> No
     assert CURVE.at(x) == pytest.approx(y)
 
 
-def test_the_last_segment_goes_on() -> None:
+def test_the_rise_over_the_last_octave_goes_on() -> None:
     assert Curve([1, 2], [5.0, 7.0]).at(12) == 27.0
     assert Curve([4], [5.0]).at(100) == 5.0
+    noisy = Curve([256, 512, 1008, 1024], [30.0, 50.0, 101.0, 98.0])  # its last segment falls
+    assert noisy.at(2048) == pytest.approx(98 + 1024 * (98 - 50) / 512)
+
+
+def test_rows_go_on_as_curves_do() -> None:
+    grid = Grid([256, 512, 1008, 1024], [1, 2], [[30.0, 3.0], [50.0, 5.0], [101.0, 9.0], [98.0, 9.0]])
+    assert grid.row(2048).at(1) == pytest.approx(98 + 1024 * (98 - 50) / 512)
+    assert grid.row(2048).at(2) == pytest.approx(9 + 1024 * (9 - 5) / 512)
 
 
 @given(st.lists(st.floats(-10, 40), max_size=30))

@@ -48,7 +48,8 @@ def anchors(planned: Sequence[Planned]) -> list[Planned]:
     """A small and a large linear, a prefill, a decode and a norm, of middling size: re-timed, they show drift."""
     found = []
     for op, places in (("linear", (0.0, 0.75)), ("prefill", (0.6,)), ("decode", (0.6,)), ("norm", (0.6,))):
-        ordered = sorted((each for each in planned if each.point.op == op and each.split == FIT), key=_work)
+        even = (each for each in planned if each.point.op == op and each.split == FIT and not each.point.kv_max)
+        ordered = sorted(even, key=_work)
         found += [ordered[round(place * (len(ordered) - 1))] for place in places if ordered]
     return found
 

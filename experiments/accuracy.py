@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.compare import differences
-from experiments.labels import run_label, sim_value
+from experiments.labels import differing, run_label, settings_of, sim_value
 from experiments.latencies import LATENCIES, per_request
+from experiments.live_errors import errors_text
 from experiments.live_result import live_text, spread_text
 from experiments.results import Result, finite, is_live
 from experiments.tables import aligned, compact
@@ -140,6 +141,8 @@ def accuracy_table(result: Result, measured: Result) -> str:
         lines.append(f"per request, mean absolute error: {errors}")
     if is_live(measured):
         lines += filter(None, [live_text(measured), spread_text(measured)])
+        if not any(key.startswith(_OF_TIMES) for key in differing([settings_of(result), settings_of(measured)])):
+            lines += filter(None, [errors_text(measured)])  # of the very times that were simulated
     return "\n".join([*lines, *found["differences"]]).rstrip()
 
 

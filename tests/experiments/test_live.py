@@ -143,7 +143,11 @@ def test_compare_holds_a_simulation_to_a_live_run(capsys: pytest.CaptureFixture[
     assert "engine.max_num_seqs differs: 4, 3" in out
     assert "cost_" not in out
     assert "median of 3 runs" in out
+    assert "error of constant %" in out
     assert "compare_latency.png" in err
+    assert main(["run", "c.yaml", "host_overhead_us=100", "--out", "other"]) == 0
+    assert main(["compare", "other", live]) == 0
+    assert "error of constant %" not in capsys.readouterr().out  # that is of other times than were simulated
     found = json_of(capsys, "compare", simulated, live)
     assert found["reference"] == "b"
     metrics = {one["metric"]: one for one in found["metrics"]}

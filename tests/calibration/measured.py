@@ -13,8 +13,8 @@ from calibration.measure import main
 
 @cache
 def cpu_folder() -> Path:
-    """The tiny model on the processor, about twenty seconds: a part of the plan that spans it."""
-    return _measured("cpu", "tiny", "--budget", "20s")
+    """The tiny model on the processor, fifteen seconds: a part of the plan that spans it."""
+    return _measured("cpu", "tiny", "--budget", "15s")
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -55,3 +56,21 @@ def test_the_table_of_keys_is_the_schemas() -> None:
     shown = re.search(r"made by: python tests/docs/config_table\.py -->\n\n(.*?)\n\n", README, re.DOTALL)
     assert shown is not None
     assert shown[1] == table()
+
+
+def test_the_held_out_errors_are_those_of_the_reports() -> None:
+    """Medians of each shipped profile's report, as the README rounds them."""
+    names = {
+        "H200": "h200_llama-3.1-8b", "A100 80 GB": "a100-80gb_llama-3.1-8b", "RTX 4090": "rtx4090_llama-3.1-8b",
+        "RTX PRO 6000": "rtxpro6000_llama-3.1-8b_tp1", "RTX PRO 6000, TP 2": "rtxpro6000_llama-3.1-8b_tp2",
+    }  # fmt: skip
+    lines = {cells[0]: cells for line in README.splitlines() if (cells := line.strip("| ").split(" | "))[0] in names}
+    assert lines.keys() == names.keys()
+    for title, name in names.items():
+        report = json.loads((ROOT / "simulator" / "profiles" / "reports" / f"{name}.json").read_text())
+        medians = {(row["operation"], row["region"]): f"{row['median_pct']:.1f}" for row in report["regions"]}
+        for cell, operation in zip(lines[title][1:5], ("linear", "prefill", "decode", "mixed"), strict=True):
+            assert cell.split(" (")[0] == medians.get((operation, "all"), "not timed"), (title, operation)
+        steps = [median for (operation, region), median in medians.items()
+                 if operation.startswith("stack") and region != "all"]  # fmt: skip
+        assert lines[title][5] == (" / ".join(steps) or "not timed"), title

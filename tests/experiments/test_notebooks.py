@@ -36,4 +36,4 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypa
     for cell in cells[1:]:
         assert cell.outputs, cell.source
     pictures = [output for cell in cells for output in cell.outputs if "image/png" in output.get("data", {})]
-    assert len(pictures) >= 5
+    assert len(pictures) >= 4

@@ -107,11 +107,11 @@ def flash(keys_may_start: bool, keys_must_start: bool = False, off: float = 0.0)
             raise RuntimeError("cu_seq_k")
         starts, used = cu_seq_q.tolist(), seqused_k.tolist()
         assert cu_seq_k is None or cu_seq_k.diff().tolist() == used
-        assert window_size == (-1, 0)
         assert enable_gqa == (query.shape[1] != key.shape[2])
         assert {cu_seq_q.dtype, seqused_k.dtype, block_table.dtype} == {torch.int32}
         news = [stop - start for start, stop in itertools.pairwise(starts)]
         assert (max_q, max_k) == (max(news), max(used))
+        assert window_size == ((-1, 0) if max_q > 1 else (-1, -1))
         rows = [
             Row(new, total - new, blocks) for new, total, blocks in zip(news, used, block_table.tolist(), strict=True)
         ]
@@ -120,16 +120,50 @@ def flash(keys_may_start: bool, keys_must_start: bool = False, off: float = 0.0)
     return varlen_attn
 
 
+def flash_over_slots(
+    query: Any, key: Any, value: Any, cu_seq_q: Any, cu_seq_k: Any, max_q: int, max_k: int, dropout: float,
+    causal: bool, debug: bool, *, seqused_k: Any,
+) -> list[Any]:  # fmt: skip
+    """FlashAttention 2's call without a block table: a start and a length of each row's keys."""
+    assert {cu_seq_q.dtype, cu_seq_k.dtype, seqused_k.dtype} == {torch.int32}
+    assert len(cu_seq_k) == len(cu_seq_q) == len(seqused_k) + 1
+    assert (dropout, causal, debug) == (0.0, max_q > 1, False)
+    rows, tokens = [], len(key) // BLOCK * BLOCK
+    pages = [x[:tokens].view(-1, BLOCK, *x.shape[1:]) for x in (key, value)]
+    for (start, stop), first, total in zip(
+        itertools.pairwise(cu_seq_q.tolist()), cu_seq_k.tolist(), seqused_k.tolist(), strict=False
+    ):
+        assert first % BLOCK == 0
+        rows.append(Row(stop - start, total - (stop - start), range(first // BLOCK, len(pages[0]))))
+    assert max_k == max(row.total for row in rows)
+    return [dense(query, pages[0], pages[1], rows).to(query.dtype)]
+
+
 @pytest.mark.parametrize(
     ("form", "made"),
     [
-        (False, flash(keys_may_start=False)),
-        (True, flash(keys_may_start=True, keys_must_start=True)),
+        ("paged", flash(keys_may_start=False)),
+        ("paged_starts", flash(keys_may_start=True, keys_must_start=True)),
         (None, flash(keys_may_start=True, off=0.2)),  # another answer
     ],
 )
 def test_a_varlen_call_is_taken_the_way_that_gives_what_sdpa_gives(
-    form: bool | None, made: Any, monkeypatch: pytest.MonkeyPatch
+    form: str | None, made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", made)
-    assert working_form(CPU, torch.float32, BLOCK) is form
+    assert working_form(CPU, torch.float32, BLOCK) == form
+
+
+def test_where_varlen_takes_no_block_table_rows_are_read_in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", flash_over_slots)
+    assert working_form(CPU, torch.float32, BLOCK) == "runs"
+
+
+def test_pages_that_follow_one_another_are_not_copied() -> None:
+    rows = Rows.build(CPU, 4, [Row(3, 2, range(7, 9)), Row(1, 0, range(2, 3))])
+    assert rows.gathered is None
+    assert rows.runs.tolist() == [28, 8, 12]
+    rows = Rows.build(CPU, 4, [Row(3, 2, [7, 1, 9]), Row(1, 0, range(2, 3))])
+    assert rows.gathered is not None
+    assert rows.gathered.tolist() == [7, 1, 2]
+    assert rows.runs.tolist() == [0, 8, 12]

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from calibration.allreduce import Reductions
-from calibration.attention import Row, Rows, attend, kernel, page_tokens
+from calibration.attention import Row, Rows, attend, kernel, page_tokens, wants_runs
 from calibration.backends import Built, Call, Device, OutOfMemory
 from calibration.decoder import Decoder, Norm, activate, normalise, rotate, write_pages
 from calibration.grid import STACK_LAYERS
@@ -53,6 +53,7 @@ class TorchKernels:
         self.vocab = -(-model.vocab // tp)
         self.block_size = page_tokens(where, self.dtype)
         attention = kernel(where, self.dtype, self.heads, self.kv_heads, model.head_dim, self.block_size)
+        self._in_runs = wants_runs(where, self.dtype, self.block_size)
         self.engine = f"PyTorch {torch.__version__}, {attention}"
         self._rotated_bytes = min(device.flush_bytes, rotated_bytes or device.flush_bytes)
         self._reductions = Reductions(dtype)
@@ -97,7 +98,7 @@ class TorchKernels:
 
     def _embedding(self, m: int) -> Built:
         table = self._random(self.vocab * self.model.hidden).view(self.vocab, self.model.hidden)
-        size = 2 * m * self.model.hidden * self.width
+        size = m * self.model.hidden * self.width
         ids = [self._integers(self.vocab, m) for _ in range(self._rounds(size))]
         return Built([partial(F.embedding, i, table) for i in ids], size)
 
@@ -159,18 +160,19 @@ class TorchKernels:
 
     def _attention(self, point: Point) -> Built:
         shape = (point.tokens, self.heads, self.model.head_dim)
-        moved = 2 * math.prod(shape) * self.width
-        blocks, kv_bytes = self._blocks(point), self._kv_bytes(self._blocks(point))
-        sets = self._rounds(moved + kv_bytes)
+        blocks = self._blocks(point)
+        kv_bytes = self._kv_bytes(blocks)
+        size = math.prod(shape) * self.width + kv_bytes
+        sets = self._rounds(size)
         # Where pages are gathered first, the copies; and a mask of the chunk.
-        self._reserve(2 * kv_bytes + 2 * point.chunk * (point.ctx + point.chunk))
+        self._reserve(0 if self._in_runs else 2 * kv_bytes + 2 * point.chunk * (point.ctx + point.chunk))
         keys, values = self._pages(sets * blocks)
         queries, places = self._views([shape], sets), self._places(sets * blocks, sets)
         calls = [
             partial(attend, q, keys, values, self._rows(point, mine))
             for (q,), mine in zip(queries, places, strict=True)
         ]
-        return Built(calls, moved + kv_bytes)
+        return Built(calls, size)
 
     def _whole(self, point: Point) -> Built:
         decoder = self._with_pages(self._blocks(point))
@@ -202,12 +204,15 @@ class TorchKernels:
     def _kv_bytes(self, blocks: int) -> int:
         return 2 * blocks * self.block_size * self.kv_heads * self.model.head_dim * self.width
 
-    def _places(self, blocks: int, sets: int) -> list[list[int]]:
-        """All blocks in a random order, dealt to the sets."""
+    def _places(self, blocks: int, sets: int) -> list[Sequence[int]]:
+        """All blocks in a random order, dealt to the sets; where rows are read in runs, as ranges in a random order."""
+        each = blocks // sets
+        starts = range(0, each * sets, each)
+        if self._in_runs:
+            return [range(start, start + each) for start in self._draw.sample(starts, sets)]
         order = list(range(blocks))
         self._draw.shuffle(order)
-        each = blocks // sets
-        return [order[i * each : (i + 1) * each] for i in range(sets)]
+        return [order[start : start + each] for start in starts]
 
     def _pages(self, blocks: int) -> tuple[Tensor, Tensor]:
         """Random key and value pages, at least `blocks`; kept for the next point."""
@@ -241,8 +246,11 @@ class TorchKernels:
         return decoder
 
     def _sets(self, *shapes: Shape, written: int = 0) -> tuple[list[list[Tensor]], int]:
-        """(as many sets of tensors of these shapes as it takes, bytes that a call reads and writes)."""
-        size = (sum(map(math.prod, shapes)) + written) * self.width
+        """(as many sets of tensors of these shapes as it takes, bytes that a call reads).
+
+        What a call writes goes into the same memory every time, so it makes nothing cold.
+        """
+        size = sum(map(math.prod, shapes)) * self.width
         self._reserve(written * self.width)
         return self._views(shapes, self._rounds(size)), size
 

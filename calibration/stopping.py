@@ -46,8 +46,9 @@ class Watch:
                 raise KeyboardInterrupt
             self.interrupted = True
 
+        wanted = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
         before: dict[signal.Signals, Any] = {
-            each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)
+            each: signal.signal(each, note) for each in wanted if signal.getsignal(each) is not signal.SIG_IGN
         }
         try:
             yield

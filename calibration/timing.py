@@ -21,6 +21,7 @@ HALF_WIDTH = 0.01
 BLOCK_US, LEAST_BLOCK_US = 1000.0, 50.0  # work in a block, and what a timer still resolves
 MAX_REPEATS = 1 << 20
 WARM_REPLAYS = 3
+GRAPH_US, MAX_IN_GRAPH = 2000.0, 1024  # work in a graph, as some microseconds pass between two, and calls in one
 BACK_TO_BACK_S = 0.005  # between two waits for the device while it warms
 COMPUTE_TOKENS = 256  # from here on a linear layer or a chunk is bound by arithmetic, and clocks sink under load
 SLOW_CLOCK = 0.9
@@ -70,7 +71,7 @@ def measure(device: Device, point: Point, built: Built, on_sample: OnSample) -> 
     for call in built.calls:  # kernels are chosen, compiled and loaded at the first call
         call()
     device.sync()
-    run, mode, reason = _prepared(device, point.mode, built)
+    run, calls, mode, reason = _prepared(device, point, built)
     for _ in range(WARM_REPLAYS):
         run()
     device.sync()
@@ -79,7 +80,7 @@ def measure(device: Device, point: Point, built: Built, on_sample: OnSample) -> 
         _run_for(device, run, device.sustained_s)
     cold = built.bytes * len(built.calls) >= device.flush_bytes
     labels = Labels(mode, "cold" if cold else "hot", "sustained" if sustained else "burst", reason)
-    samples, converged = _samples(device, run, len(built.calls), lambda sample: on_sample(labels, sample))
+    samples, converged = _samples(device, run, calls, lambda sample: on_sample(labels, sample))
     return Measurement(labels, samples, converged)
 
 
@@ -121,21 +122,28 @@ def _taken(device: Device, point: Point, built: Built, on_sample: OnSample) -> M
     return Measurement(labels, samples, half_width([sample.us for sample in samples]) <= HALF_WIDTH)
 
 
-def _prepared(device: Device, mode: str, built: Built) -> tuple[Call, str, str]:
-    """(one round over all calls, how it runs, why not otherwise)."""
-    if mode == "graph":
-        try:
-            return device.capture(built.calls), mode, ""
-        except CaptureFailed as error:
-            mode, reason = "eager", f"graph capture failed: {error}"
-    else:
-        reason = ""
+def _prepared(device: Device, point: Point, built: Built) -> tuple[Call, int, str, str]:
+    """(rounds over all calls, the calls in them, how they run, why not otherwise)."""
 
     def launch() -> None:
         for call in built.calls:
             call()
 
-    return launch, mode, reason
+    if point.mode != "graph":
+        return launch, len(built.calls), point.mode, ""
+    calls = [*built.calls] * _turns(device, point, launch, len(built.calls))
+    try:
+        return device.capture(calls), len(calls), point.mode, ""
+    except CaptureFailed as error:
+        return launch, len(built.calls), "eager", f"graph capture failed: {error}"
+
+
+def _turns(device: Device, point: Point, launch: Call, calls: int) -> int:
+    """How many rounds a graph takes, so that it holds GRAPH_US of work. A whole step is a graph of its own."""
+    if not device.asynchronous or point.op == "stack":
+        return 1
+    wanted = math.ceil(GRAPH_US / max(_block_us(device, launch, 1), 1.0))
+    return max(min(wanted, MAX_IN_GRAPH // calls), 1)
 
 
 def _run_for(device: Device, run: Call, seconds: float) -> None:
@@ -152,13 +160,16 @@ def _run_for(device: Device, run: Call, seconds: float) -> None:
 def _samples(device: Device, run: Call, calls: int, on_sample: Callable[[Sample], None]) -> tuple[list[Sample], bool]:
     repeats = _repeats(device, run)
     samples: list[Sample] = []
-    end = device.clock_s() + device.sampled_s
+    begun = device.clock_s()
+    end = begun + device.sampled_s
     while True:
         us = _block_us(device, run, repeats)
         if us < LEAST_BLOCK_US and repeats < MAX_REPEATS:  # finer than the timer tells; only if the first was slow
             repeats *= 2
             continue
-        samples.append(Sample(us / repeats / calls, repeats * calls, device.reading()))
+        reading = device.reading()
+        fresh = reading if reading and reading.at_s >= begun else None  # else it is of the point before
+        samples.append(Sample(us / repeats / calls, repeats * calls, fresh))
         on_sample(samples[-1])
         if len(samples) >= MIN_SAMPLES and half_width([sample.us for sample in samples]) <= HALF_WIDTH:
             return samples, True

@@ -5,6 +5,7 @@ The plan, the loop, the statistics and the files are the same for all of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
@@ -48,10 +49,11 @@ class Reading(NamedTuple):
     power_w: float = 0.0
     celsius: float = 0.0
     throttled: str = ""
+    at_s: float = math.inf  # on the device's clock
 
 
 class Built(NamedTuple):
-    """A point as calls that do the same work on different data, `bytes` of it each.
+    """A point as calls that do the same work on different data; each reads `bytes`.
 
     Or as `timed`, what other processes measured already: microseconds per call and calls of each sample block.
     """

@@ -1,6 +1,7 @@
 """A CUDA GPU as a device: events, graphs, clocks. Standard library and torch only.
 
-Not yet run on hardware: written against torch 2.13's documentation, and tested with a stand-in for torch.cuda.
+All work is launched on one stream of its own, so that what warms up, is captured and is timed shares its workspaces.
+Not yet run on hardware: written against torch 2.11 and 2.13, and tested with a stand-in for torch.cuda.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ L2_BYTES = 64 << 20  # where torch doesn't tell
 MEMORY_SHARE = 0.9  # of what is free: fragments and workspaces take the rest
 WARM_S, BETWEEN_S, STEADY = 10.0, 0.3, 0.01
 WARM_SIZE = 4096
+_NO_MEMORY = ("out of memory", "ALLOC_FAILED")  # of CUDA and its libraries, beside torch's own allocator
 BF16_MAJOR = 8  # compute capability, Ampere
 
 
@@ -41,6 +43,8 @@ class CudaDevice:
         self._which = _smi_name(self._properties)
         others = [pid for pid in smi.processes(self._which) if pid != os.getpid()]
         torch.cuda.set_device(0)
+        self._stream = torch.cuda.Stream()  # the default one can't be captured
+        torch.cuda.set_stream(self._stream)
         self.l2_bytes = int(getattr(self._properties, "L2_cache_size", 0)) or L2_BYTES
         self.flush_bytes = 2 * self.l2_bytes
         self._others = len(others)
@@ -87,18 +91,18 @@ class CudaDevice:
         """The calls as a CUDA graph. Raises CaptureFailed; OutOfMemory stays what torch raises for it."""
         cuda = self._torch.cuda
         self.sync()
-        graph, stream = cuda.CUDAGraph(), cuda.current_stream()
+        graph = cuda.CUDAGraph()
         try:
-            with cuda.graph(graph):
+            with cuda.graph(graph, stream=self._stream):
                 for call in calls:
                     call()
-        except cuda.OutOfMemoryError:
-            raise
         except RuntimeError as error:
-            cuda.set_stream(stream)  # a capture that fails to end leaves its own behind
+            first = error.__context__ or error  # ending a capture that failed fails with less of a reason
+            if isinstance(first, cuda.OutOfMemoryError):
+                raise first from None
             with contextlib.suppress(RuntimeError):
                 self.sync()
-            raise CaptureFailed(" ".join(str(error).split())[:120]) from error
+            raise CaptureFailed(" ".join(str(first).split())[:120]) from error
         replay: Call = graph.replay
         return replay
 
@@ -134,7 +138,7 @@ class CudaDevice:
         except RuntimeError:
             text = " ".join(str(error).split())[:200]
             raise SimError(f"the GPU stopped answering: {text}; --resume goes on without losing a point") from None
-        return "skipped_unsupported"
+        return "skipped_oom" if any(words in str(error) for words in _NO_MEMORY) else "skipped_unsupported"
 
     def release(self) -> None:
         """Give unused memory back to CUDA, if it still answers."""

@@ -70,7 +70,7 @@ def throttles(mask: int) -> str:
 
 
 def parse(line: str) -> Reading | None:
-    """A reading from a line of WATCHED and a mask; None where the line isn't one. What isn't told is 0."""
+    """A reading, now, from a line of WATCHED and a mask; None where the line isn't one. What isn't told is 0."""
     cells = [cell.strip() for cell in line.split(",")]
     if len(cells) != len(WATCHED) + 1:
         return None
@@ -84,14 +84,16 @@ def parse(line: str) -> Reading | None:
     with suppress(ValueError):
         mask = int(cells[-1], 0)
     sm_mhz, memory_mhz, power_w, celsius = numbers
-    return Reading(sm_mhz, memory_mhz, power_w, celsius, throttles(mask)) if any(numbers) else None
+    if not any(numbers):
+        return None
+    return Reading(sm_mhz, memory_mhz, power_w, celsius, throttles(mask), time.monotonic())
 
 
 class Monitor:
     """Keeps the newest reading of a GPU, from an nvidia-smi that prints one every EVERY_MS, in a thread of its own."""
 
     def __init__(self, which: str) -> None:
-        self._newest: tuple[float, Reading] | None = None
+        self._newest: Reading | None = None
         self._process: subprocess.Popen[bytes] | None = None
         reason = next((name for name in REASONS if query(which, (name,))), None)
         if reason is None or not hasattr(os, "openpty"):
@@ -102,7 +104,7 @@ class Monitor:
         try:
             self._process = subprocess.Popen(
                 [*command, "-lms", str(EVERY_MS)],
-                stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.DEVNULL, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.DEVNULL, process_group=0,
             )  # fmt: skip
         except OSError:
             os.close(ours)
@@ -113,9 +115,8 @@ class Monitor:
 
     def reading(self) -> Reading | None:
         """The newest reading; None where there is none of the last second."""
-        if self._newest is None or time.monotonic() - self._newest[0] > STALE_S:
-            return None
-        return self._newest[1]
+        newest = self._newest
+        return newest if newest and time.monotonic() - newest.at_s <= STALE_S else None
 
     def close(self) -> None:
         """End it."""
@@ -130,4 +131,4 @@ class Monitor:
         with suppress(OSError), os.fdopen(terminal, encoding="utf-8", errors="replace") as lines:
             for line in lines:  # ends, with an error on Linux, when the process does
                 if reading := parse(line):
-                    self._newest = time.monotonic(), reading
+                    self._newest = reading

@@ -53,7 +53,7 @@ def test_every_operation_of_a_plan_can_be_called(kernels):
 def test_a_linear_is_of_its_shape_and_turns_over_enough_buffers(kernels, device):
     built = kernels.build(Point("linear", m=8, n=512, k=256))
     assert {tuple(call().shape) for call in built.calls} == {(8, 512)}
-    assert built.bytes == 4 * (8 * 256 + 512 * 256 + 8 * 512)
+    assert built.bytes == 4 * (8 * 256 + 512 * 256)
     assert len(built.calls) * built.bytes >= 16 << 20
     x, weight = built.calls[0].args
     other_x, other_weight = built.calls[1].args
@@ -127,7 +127,21 @@ def test_attention_is_over_pages_of_its_own_in_every_turn(kernels):
     assert len(set().union(*pages)) == sum(map(len, pages))
     assert {tuple(call().shape) for call in built.calls} == {(19, 4, 64)}
     assert any(list(row.blocks) != sorted(row.blocks) for call in built.calls for row in call.args[3].rows)
-    assert built.bytes == 4 * (2 * 19 * 4 * 64 + 2 * 10 * 16 * 2 * 64)
+    assert built.bytes == 4 * (19 * 4 * 64 + 2 * 10 * 16 * 2 * 64)
+
+
+def test_where_rows_are_read_in_runs_every_turn_has_runs_of_its_own(kernels, monkeypatch):
+    monkeypatch.setattr(kernels, "_in_runs", True)
+    built = kernels.build(Point("mixed", seqs=1, chunk=16, n_dec=3, kv_dec=40))
+    rows = [row for call in built.calls for row in call.args[3].rows]
+    assert {type(row.blocks) for row in rows} == {range}
+    assert {call.args[3].gathered for call in built.calls} == {None}
+    assert [len(row.blocks) for row in rows[:4]] == [1, 3, 3, 3]
+    pages = [page for row in rows for page in row.blocks]
+    assert sorted(pages) == list(range(10 * len(built.calls)))
+    assert pages != sorted(pages)
+    layer = kernels.build(Point("layer", n_dec=2, kv_dec=20))
+    assert {type(row.blocks) for row in layer.calls[0].args[2].rows} == {range}
 
 
 def test_a_layer_and_a_stack_run_the_decoder_at_the_points_composition(kernels):

@@ -143,8 +143,43 @@ def test_a_busy_start_where_calls_return_before_their_work_is_done():
     device.asynchronous = True
     found, _ = _measured(device)
     assert found.us == [100.0] * 10
+    assert device.blocks == [100.0, *[2000.0] * 11], "one round by itself, then graphs of 2 ms"
     lead_ins = device.now_us / 100 - sum(device.blocks) / 100
-    assert lead_ins == len(device.blocks) + 4  # the first call and three replays
+    assert lead_ins == 1 + 1 + 20 * (3 + 11)  # the first call, the round's, three replays and one before each block
+
+
+@pytest.mark.parametrize(
+    ("point", "copies", "step_us", "calls"),
+    [
+        (LINEAR, 3, 10.0, 201),
+        (LINEAR, 512, 1.0, 1024),
+        (LINEAR, 1, 5000.0, 1),
+        (Point("stack", n_dec=1, kv_dec=16, layers=4), 1, 500.0, 1),
+        (Point("layer", n_dec=1, kv_dec=16, mode="eager"), 1, 500.0, 1),
+    ],
+)
+def test_a_graph_holds_rounds_enough_for_the_gap_to_the_next_not_to_count(point, copies, step_us, calls):
+    device = Scripted(_endless(1.0), step_us=step_us)
+    device.asynchronous = True
+    captured = []
+    capture = device.capture
+    device.capture = lambda calls: captured.append(len(calls)) or capture(calls)
+    found = measure(device, point, Built([device.call] * copies, 0), lambda labels, sample: None)
+    assert found.us == pytest.approx([step_us] * 10)
+    assert captured == [calls] * (point.mode == "graph")
+    assert all(sample.calls % calls == 0 for sample in found.samples)
+
+
+def test_a_reading_from_before_the_first_sample_is_not_its_own():
+    device = Scripted(_endless(1.0))
+    stale = Reading(900.0, at_s=-1.0)
+    device.reading = lambda: stale
+    built = Built([device.call], 0)
+    found = measure(device, LINEAR, built, lambda labels, sample: None)
+    assert {sample.reading for sample in found.samples} == {None}
+    stale = Reading(900.0, at_s=device.clock_s() + 0.01)
+    found = measure(device, LINEAR, built, lambda labels, sample: None)
+    assert {sample.reading for sample in found.samples} == {stale}
 
 
 def test_what_cannot_be_captured_is_launched_one_by_one_and_says_so():

@@ -51,6 +51,11 @@ def skipped(rows: Iterable[Timed]) -> dict[str, int]:
     return dict(Counter(f"{row.status}: {row.reason}" for row in rows if not row.timed).most_common())
 
 
+def noted(rows: Iterable[Timed]) -> dict[str, int]:
+    """How many points were timed otherwise than planned, or while clocks were throttled, by status and reason."""
+    return dict(Counter(f"{row.status}: {row.reason}" for row in rows if row.timed and row.reason).most_common())
+
+
 def clocks(readings: Sequence[Reading]) -> dict[str, Any]:
     """Least, median and most of every quantity over a run, and the throttle reasons seen; empty without readings."""
     if not readings:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from calibration import records
 from calibration.backends import BUILTIN, Device, Kernels, open_device
 from calibration.environment import checkout, host, versions
-from calibration.findings import FALLS
+from calibration.findings import FALLS, noted
 from calibration.grid import Planned, axes_for, plan, plan_hash
 from calibration.points import Timed
 from calibration.progress import Progress
@@ -108,6 +108,7 @@ def _run(
     about: dict[str, Any],
 ) -> int:
     progress = Progress(len(planned), sys.stderr, budget_s=given.budget)
+    progress.say(f"{about['device']['name']}: {kernels.engine}; {len(planned)} points")
     for line in device.warnings():
         progress.say(f"warning: {line}")
     about["warnings"] = [line for line in before.get("warnings", []) if not line.startswith(FALLS)]
@@ -195,7 +196,7 @@ def _report(out: Path, outcome: str, session: Session) -> None:
     print(f"{out}: {found['points']['timed']} points timed, {skips} skipped, {found['status']}{ended}")
     floor = ", ".join(f"{op} {value:.1f}" for op, value in found["repeat_floor_pct"].items())
     print(f"repeat floor in %: {floor or 'no point was timed twice'}; largest drift {found['drift_pct']:.1f} %")
-    for reason, count in found["skipped"].items():
+    for reason, count in {**found["skipped"], **noted(session.rows.values())}.items():
         print(f"{count} {reason}")
 
 

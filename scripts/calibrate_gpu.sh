@@ -23,9 +23,19 @@ fi
 timeout 10 "$python" -m pip freeze > "$out/packages.txt" 2> /dev/null || rm -f "$out/packages.txt"
 
 say "timing $model on $device for at most $budget; Ctrl-C keeps what is there"
-"$python" -m calibration.measure --model "$model" --device "$device" --tp "$tp" --budget "$budget" --resume \
-    ${DTYPE:+--dtype "$DTYPE"} --out "$out"
-status=$?
+seconds='import sys; t = sys.argv[1]; print(int(float(t.rstrip("smh")) * {"m": 60, "h": 3600}.get(t[-1], 1)))'
+limit=$("$python" -c "$seconds" "$budget" 2> /dev/null) || limit=0
+for left in "$budget" again again; do
+    [ "$left" != again ] || left=$((limit - SECONDS))s
+    # The budget is looked at between samples: a kernel that never ends is ended from here.
+    timeout --foreground -k 10 $((limit + 60)) \
+        "$python" -m calibration.measure --model "$model" --device "$device" --tp "$tp" --budget "$left" --resume \
+            ${DTYPE:+--dtype "$DTYPE"} --out "$out"
+    status=$?
+    # 1: a point has made the GPU unusable to that process. It is on record, so the next one goes on without it.
+    { [ "$status" -eq 1 ] && [ -f "$out/meta.json" ] && [ $((limit - SECONDS)) -gt 30 ]; } || break
+    say "going on for what is left of $budget"
+done
 [ "$status" -eq 0 ] || exit "$status"
 
 if "$python" -c 'import matplotlib, numpy, pydantic, scipy, simpy, yaml' 2> /dev/null; then

@@ -23,6 +23,8 @@ MEMORY_SHARE = 0.9  # of what is free: fragments and workspaces take the rest
 WARM_S, BETWEEN_S, STEADY = 10.0, 0.3, 0.01
 WARM_SIZE = 4096
 _NO_MEMORY = ("out of memory", "ALLOC_FAILED")  # of CUDA and its libraries, beside torch's own allocator
+# What an operation meets that another version of torch has otherwise: that mustn't cost the other points.
+_OTHER_TORCH = (AssertionError, AttributeError, ImportError, TypeError, ValueError)
 BF16_MAJOR = 8  # compute capability, Ampere
 
 
@@ -131,6 +133,8 @@ class CudaDevice:
         """
         if isinstance(error, self._torch.cuda.OutOfMemoryError):
             return "skipped_oom"
+        if isinstance(error, _OTHER_TORCH):
+            return "skipped_unsupported"
         if isinstance(error, OutOfMemory | Unsupported) or not isinstance(error, RuntimeError):
             return skip_status(error)
         try:

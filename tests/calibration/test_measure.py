@@ -278,3 +278,24 @@ def test_the_script_passes_a_failure_on(tmp_path):
     script = ROOT / "scripts" / "calibrate_gpu.sh"
     options = {"MODEL": "tiney", "DEVICE": "fake", "PYTHON": sys.executable}
     assert _run([str(script), str(tmp_path / "m")], env={**os.environ, **options}).returncode == 2
+
+
+def test_the_script_goes_on_after_a_point_that_cost_the_gpu(tmp_path):
+    lost = tmp_path / "python"
+    count = tmp_path / "count"
+    lost.write_text(
+        f"""#!/bin/sh
+case "$*" in *calibration.measure*) echo "$@" >> {count}
+  [ "$(wc -l < {count})" -gt 1 ] || {{ {sys.executable} "$@"; exit 1; }} ;;
+esac
+exec {sys.executable} "$@"
+"""
+    )
+    lost.chmod(0o755)
+    options = {"MODEL": "tiny", "DEVICE": "fake", "BUDGET": "100s", "PYTHON": str(lost)}
+    done = _run([str(ROOT / "scripts" / "calibrate_gpu.sh"), str(tmp_path / "m")], env={**os.environ, **options})
+    assert done.returncode == 0, done.stderr
+    assert "going on for what is left of 100s" in done.stderr
+    first, second = count.read_text().splitlines()
+    assert "--budget 100s" in first
+    assert 40 < int(re.search(r"--budget (\d+)s", second)[1]) <= 100

@@ -180,6 +180,7 @@ def test_failures_are_reasons_to_skip_while_the_gpu_answers(opened):
     assert device.skipped(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")) == "skipped_oom"
     assert device.skipped(RuntimeError("no kernel image")) == "skipped_unsupported"
     assert device.skipped(NotImplementedError("for Half")) == "skipped_unsupported"
+    assert device.skipped(TypeError("unexpected keyword")) == "skipped_unsupported", "of another version of torch"
     assert device.skipped(ZeroDivisionError()) == ""
     device.release()
     assert fake.emptied == 1

@@ -36,16 +36,9 @@ class TorchKernels:
     """
 
     def __init__(
-        self,
-        device: Device,
-        where: torch.device,
-        model: ModelSpec,
-        dtype: str,
-        *,
-        tp: int,
-        seed: int,
+        self, device: Device, where: torch.device, model: ModelSpec, dtype: str, *, tp: int, seed: int,
         rotated_bytes: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.device, self.where, self.model, self.tp, self.seed = device, where, model, tp, seed
         self.dtype: torch.dtype = getattr(torch, dtype)
         self.width = int(self.dtype.itemsize)
@@ -86,14 +79,9 @@ class TorchKernels:
 
     def _elementwise(self, point: Point) -> Built:
         calls: dict[str, Callable[[int], Built]] = {
-            "embedding": self._embedding,
-            "norm": self._norm,
-            "rope": self._rope,
-            "activation": self._activation,
-            "add": self._add,
-            "kv_write": self._kv_write,
-            "sampling": self._sampling,
-        }
+            "embedding": self._embedding, "norm": self._norm, "rope": self._rope, "activation": self._activation,
+            "add": self._add, "kv_write": self._kv_write, "sampling": self._sampling,
+        }  # fmt: skip
         return calls[point.op](point.m)
 
     def _embedding(self, m: int) -> Built:

@@ -108,12 +108,12 @@ def _run(
     about: dict[str, Any],
 ) -> int:
     progress = Progress(len(planned), sys.stderr, budget_s=given.budget)
-    progress.say(f"{about['device']['name']}: {kernels.engine}; {len(planned)} points")
     for line in device.warnings():
         progress.say(f"warning: {line}")
     about["warnings"] = [line for line in before.get("warnings", []) if not line.startswith(FALLS)]
     about |= {key: before[key] for key in ("drifts", "clocks") if key in before}
     files = records.Records(given.out, dtype=about["dtype"], run=len(about["runs"]))
+    progress.say(f"{about['device']['name']}: {kernels.engine}; {len(planned)} points")
     session = Session(
         device, kernels, planned, files, seed=given.seed, watch=watch, progress=progress,
         rows=rows, anchor_us=before.get("anchors"), about=about,

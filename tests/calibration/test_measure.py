@@ -193,7 +193,8 @@ def test_the_fake_device_needs_the_standard_library_alone(tmp_path):
     assert meta["checkout"] == {}
     assert "torch" not in meta["versions"]
     assert "points timed" in done.stdout
-    progress = done.stderr.splitlines()
+    carried_out, *progress = done.stderr.splitlines()
+    assert re.fullmatch(r"fake: the formula of the fake device; \d+ points", carried_out)
     assert len(progress) >= 10
     assert all(re.match(r"\d+/\d+ +\d+%, \d+:\d\d left, \w+ \(", line) for line in progress)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from calibration.forms import fit_roofline
 from calibration.grids import Cell, Cells, decode_grid, smooth_grid
-from calibration.joins import POWERS, MixedCall, UnevenCall, errors, fit_alphas, fit_powers
+from calibration.joins import POWERS, Column, MixedCall, UnevenCall, fit_alphas, fit_powers
 from calibration.points import Point, Timed
 from calibration.predict import batch_shape
 from simulator.costs.attention import AttentionTimes
@@ -20,8 +20,8 @@ from simulator.profile import Attention, AxisTable, GridTable, PrefillRoofline, 
 from simulator.specs import ModelSpec
 
 ELEMENT_BYTES = 2
-FEWEST_CALLS = 8  # mixed calls that an exponent of a chunk and number of rows needs, else one is fitted to all
-MOST_CALLS = 300  # that the exponent of all is looked for by
+FEWEST_CALLS = 4  # mixed calls that an exponent is fitted to: of its chunk and number of rows, else of near ones too
+MOST_CALLS = 300  # that the chunk's share of the table is looked for by
 LEAST_SHARE = 0.2  # of a mixed call that its decode rows are taken to need, where noise hides them
 FEWEST_POINTS = 5  # prefill calls that a roofline's four parameters need; with fewer, straight lines
 
@@ -102,28 +102,32 @@ def _several(rows: Iterable[Timed], alone: Cells, roofline: PrefillRoofline) -> 
 
 
 def _with_mixed(attention: Attention, rows: Sequence[Timed], rest: Curve) -> tuple[Attention, str]:
-    """With the table of decode rows beside the shortest chunk, and the exponents of the calls.
+    """With the table of decode rows beside the shortest chunk, and the exponents of the other calls.
 
-    Either what is left of the call's time once the chunk's own is taken out of it by a p-norm, with the p by which such
-    a table does best on all calls; or the call's whole time, as of a chunk that hides behind the rows: whichever does
-    better. Where a chunk and number of rows has FEWEST_CALLS, it then gets a p of its own.
+    Either the call's whole time, as of a chunk that hides behind the rows; or what is left of it once the chunk's own
+    time is taken out by a p-norm, with the p of at least 1 (no longer than one after the other) by which such a table
+    does best: whichever does better on the calls that the table isn't made of. p is then fitted to these by chunk and
+    number of rows, to FEWEST_CALLS each.
     """
     even = [row for row in rows if row.point.longest == row.point.kv_dec]
-    alone = [row for row in even if _beside(row.point)]
-    shortest = min(row.point.chunk for row in alone)
-    beside = _cells((row for row in alone if row.point.chunk == shortest), _decode_key)
+    shortest = min(row.point.chunk for row in even if _beside(row.point))
+    alone = [row for row in even if _beside(row.point) and row.point.chunk == shortest]
+    others = [row for row in even if not _beside(row.point) or row.point.chunk > shortest] or alone
+    beside = _cells(alone, _decode_key)
     chunk_us = AttentionTimes(attention, 1.0).of(BatchShape(((shortest, 0),)))
-    some = even[:: -(-len(even) // MOST_CALLS)]
 
     def without_chunk(p: float) -> Attention:
         return replace(attention, decode_in_mixed=decode_grid({c: _left(us, chunk_us, p) for c, us in beside.items()}))
 
+    def joined(halves: Attention, some: Sequence[Timed]) -> tuple[GridTable, Column]:
+        return fit_powers(_calls(halves, some, rest), FEWEST_CALLS)
+
     def off(p: float) -> float:
-        return float(errors(_calls(without_chunk(p), some, rest), np.array([p])).mean())
+        return float(joined(without_chunk(p), others[:: -(-len(others) // MOST_CALLS)])[1].mean())
 
     whole = replace(attention, decode_in_mixed=decode_grid(beside))
-    candidates = [whole, without_chunk(min(POWERS[::5].tolist(), key=off))]
-    fits = [(each, *fit_powers(_calls(each, even, rest), FEWEST_CALLS)) for each in candidates]
+    candidates = [whole, without_chunk(min(POWERS[POWERS >= 1][::5].tolist(), key=off))]
+    fits = [(each, *joined(each, others)) for each in candidates]
     best, power, left = min(fits, key=lambda fit: float(fit[2].mean()))
     median, high = np.percentile(left, [50, 90]) * 100
     note = f"median {median:.1f} %, 90th percentile {high:.1f} % of a layer, {len(left)} calls of the fit"

@@ -2,9 +2,14 @@
 
 Linear layers and the LM head by tokens, the small operations by tokens, prefill attention over (chunk, context) and
 with several prompts in a call, decode attention over (rows, context) with even and uneven lengths, decode rows beside a
-chunk, all-reduce by bytes, a whole layer and a short stack at mixed compositions. One in five points is held out by
-hash, never a corner of a grid; points between the grid's lines are `off_grid`. `coarse` points span the grid alone, so
-they go first: a run that is cut short covers all of it.
+short chunk over (rows, context) and beside longer ones, all-reduce by bytes, a whole layer and a short stack at mixed
+compositions. One in five points is held out by hash, never on the edge of a grid (of a small one: in a corner), where
+only extrapolation could fill the hole; points between the grid's lines are `off_grid`. `coarse` points span the grid
+alone, so they go first: a run that is cut short covers all of it.
+
+Mixed calls depend on four sizes, too many for a grid. Their two halves are known from grids; how these overlap changes
+with the chunk and the number of rows, so `beside` has each such pair twice, with the contexts of both halves taken in
+rotation (a fraction of a factorial design). tests/bench/grid_choice.py has what other choices would be worth.
 """
 
 from __future__ import annotations
@@ -13,11 +18,13 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import NamedTuple
 
 from calibration.points import ELEMENTWISE, FIT, HOLDOUT, OFF_GRID, WHOLE, Point, held_out
 from simulator.specs import ModelSpec
 
 STACK_LAYERS = 4
+LARGE = 5  # points on the shorter side of a grid whose edges are never held out
 UNEVEN = 4  # the longest of uneven lengths, in means
 REDUCED_BYTES = tuple(256 * 4**i for i in range(11))  # 256 B to 256 MiB
 
@@ -33,9 +40,24 @@ class Planned:
     coarse: bool
 
 
+class Beside(NamedTuple):
+    """Decode rows next to longer chunks: sizes of both, of which `calls` makes a small design."""
+
+    chunks: tuple[int, ...]
+    contexts: tuple[int, ...]
+    rows: tuple[int, ...]
+    kv: tuple[int, ...]
+
+    def calls(self) -> Iterator[tuple[int, int, int, int]]:
+        """(chunk, ctx, rows, kv): each chunk with each number of rows twice, contexts in rotation."""
+        for (i, chunk), (j, rows), again in product(enumerate(self.chunks), enumerate(self.rows), range(2)):
+            ctx = self.contexts[(i + 2 * j + again) % len(self.contexts)]
+            yield chunk, ctx, rows, self.kv[(i + j + 2 * again) % len(self.kv)]
+
+
 @dataclass(frozen=True)
 class Axes:
-    """The lines of the grids, in tokens and rows; `beside` are the rows and contexts next to larger chunks."""
+    """The lines of the grids, in tokens and rows."""
 
     tokens: tuple[int, ...]
     few_tokens: tuple[int, ...]
@@ -49,9 +71,7 @@ class Axes:
     uneven_kv: tuple[int, ...]
     mixed_rows: tuple[int, ...]
     mixed_kv: tuple[int, ...]
-    control_chunks: tuple[int, ...]
-    control_contexts: tuple[int, ...]
-    beside: tuple[tuple[int, int], ...]
+    beside: Beside
     whole: tuple[Composition, ...]
 
 
@@ -61,23 +81,23 @@ OFF_PREFILL = ((384, 0), (384, 256), (384, 3000), (1024, 3000))
 OFF_DECODE = ((4, 3000), (16, 3000), (64, 3000), (32, 512), (8, 700))
 OFF_MIXED = ((128, 512, 8, 700), (384, 0, 24, 512), (512, 2048, 32, 3000), (700, 0, 8, 128))
 
-# About 350 points with those above: 5 minutes on a current GPU.
 FULL = Axes(
     tokens=(1, 8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192),
     few_tokens=(1, 16, 64, 256, 512, 1024, 2048, 8192),
-    chunks=(16, 64, 256, 1024, 2048, 8192),
-    contexts=(0, 64, 256, 1024, 4096, 16384),
+    chunks=(16, 32, 64, 128, 256, 512, 1024, 2048, 8192),
+    contexts=(0, 64, 512, 2048, 16384),
     prompts=(2, 4, 8, 16),
     prompt_chunks=(64, 256, 1024),
-    rows=(1, 4, 16, 64, 256),
+    rows=(1, 2, 4, 8, 16, 32, 64, 128, 256),
     kv=(16, 64, 256, 1024, 4096, 16384),
     uneven_rows=(16, 64, 256),
     uneven_kv=(256, 1024, 4096),
-    mixed_rows=(1, 4, 16, 64, 128),
-    mixed_kv=(16, 256, 1024, 4096, 16384),
-    control_chunks=(256, 1024, 2048),
-    control_contexts=(0, 1024),
-    beside=((4, 1024), (64, 1024), (16, 4096)),
+    mixed_rows=(1, 2, 4, 8, 16, 32, 64, 128, 256),
+    mixed_kv=(16, 256, 1024, 2048, 16384),
+    beside=Beside(
+        chunks=(64, 256, 512, 1024, 2048), contexts=(0, 1024, 8192), rows=(1, 4, 16, 64, 256),
+        kv=(256, 1024, 4096, 16384),
+    ),
     whole=(
         (0, 0, 0, 1, 256), (0, 0, 0, 1, 4096), (0, 0, 0, 4, 1024), (0, 0, 0, 16, 256), (0, 0, 0, 16, 2048),
         (0, 0, 0, 64, 512), (0, 0, 0, 128, 1024), (0, 0, 0, 256, 512),
@@ -102,9 +122,7 @@ SMALL = Axes(
     uneven_kv=(64, 256),
     mixed_rows=(1, 4, 16),
     mixed_kv=(16, 256, 1024),
-    control_chunks=(64, 256),
-    control_contexts=(0, 256),
-    beside=((2, 256), (8, 256), (16, 512)),
+    beside=Beside(chunks=(64, 256), contexts=(0, 256), rows=(1, 4, 16), kv=(64, 256, 1024)),
     whole=(
         (0, 0, 0, 1, 64), (0, 0, 0, 1, 512), (0, 0, 0, 2, 256), (0, 0, 0, 4, 128), (0, 0, 0, 8, 64),
         (0, 0, 0, 8, 512), (0, 0, 0, 16, 256), (0, 0, 0, 32, 128),
@@ -189,8 +207,8 @@ def _attention(axes: Axes, longest: int) -> Iterator[Planned]:
         yield Planned(replace(decode(rows, mean), kv_max=UNEVEN * mean), "", mean == axes.uneven_kv[0])
     for mean in axes.uneven_kv:
         yield Planned(mixed(axes.uneven_rows[0], mean, kv_max=UNEVEN * mean), "", False)
-    for i, (chunk, ctx, (rows, tokens)) in enumerate(product(axes.control_chunks, axes.control_contexts, axes.beside)):
-        yield Planned(mixed(rows, tokens, chunk, ctx), "", i % 2 == 0)
+    for i, (chunk, ctx, rows, tokens) in enumerate(axes.beside.calls()):
+        yield Planned(mixed(rows, tokens, chunk, ctx), "", i % 4 == 0)
     yield from _between(prefill(chunk, ctx) for chunk, ctx in OFF_PREFILL)
     yield from _between(decode(rows, tokens) for rows, tokens in OFF_DECODE)
     yield from _between(mixed(rows, tokens, chunk, ctx) for chunk, ctx, rows, tokens in OFF_MIXED)
@@ -204,11 +222,12 @@ def _line(points: Sequence[Point], every: int = 2) -> Iterator[Planned]:
 
 
 def _grid(rows: Sequence[Sequence[Point]]) -> Iterator[Planned]:
-    """Points over two axes: the corners are for the fit."""
+    """Points over two axes: those on the edge are for the fit, of a small grid the corners."""
+    large = len(rows) >= LARGE and len(rows[0]) >= LARGE
     for down, across in zip(_line_marks(len(rows)), rows, strict=True):
         for side, point in zip(_line_marks(len(across)), across, strict=True):
-            corner = down[0] and side[0]
-            yield Planned(point, FIT if corner else "", down[1] and side[1])
+            kept = (down[0] or side[0]) if large else (down[0] and side[0])
+            yield Planned(point, FIT if kept else "", down[1] and side[1])
 
 
 def _line_marks(length: int) -> list[tuple[bool, bool]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,10 @@ class MixedCall(NamedTuple):
     layer_us: float
 
 
+# The calls of each chunk and number of rows.
+Cells = Mapping[tuple[int, int], Sequence[MixedCall]]
+
+
 class UnevenCall(NamedTuple):
     """One timed call of rows of uneven lengths, and what even ones would take at the mean and at the longest."""
 
@@ -38,20 +43,31 @@ class UnevenCall(NamedTuple):
 def fit_powers(calls: Iterable[MixedCall], fewest: int = 1) -> tuple[GridTable, Column]:
     """p in (prefill^p + decode^p)^(1/p) by (chunk, rows), and the errors that are left, as shares of the layer's time.
 
-    Each p has the least mean error over its calls (all histories and contexts). Where no chunk and number of rows has
-    as many calls as `fewest`, one p is fitted to all; a cell with fewer takes that of the nearest.
+    Each p has the least mean error over the calls of its chunk and number of rows (all histories and contexts). Where
+    these are fewer than `fewest`, those of the nearest chunks and numbers of rows count as well: how the halves overlap
+    changes slowly with either, and a single call says little.
     """
     cells: dict[tuple[int, int], list[MixedCall]] = {}
     for call in calls:
         cells.setdefault((call.chunk, call.seqs), []).append(call)
-    full = {cell: found for cell, found in cells.items() if len(found) >= fewest}
-    if not full:
-        power, off = best_power([call for found in cells.values() for call in found])
-        return GridTable((1,), (1,), ((power,),)), off
-    fitted = {cell: best_power(found) for cell, found in full.items()}
-    chunks, seqs_axis = sorted({c for c, _ in fitted}), sorted({n for _, n in fitted})
-    table = tuple(tuple(_nearest(fitted, chunk, n) for n in seqs_axis) for chunk in chunks)
-    return GridTable(tuple(chunks), tuple(seqs_axis), table), np.concatenate([off for _, off in fitted.values()])
+    chunks, rows = sorted({c for c, _ in cells}), sorted({n for _, n in cells})
+    powers = {(c, n): best_power(_nearest(cells, c, n, fewest))[0] for c in chunks for n in rows}
+    left = np.concatenate([errors(found, np.array([powers[cell]]))[0] for cell, found in cells.items()])
+    return GridTable(tuple(chunks), tuple(rows), tuple(tuple(powers[c, n] for n in rows) for c in chunks)), left
+
+
+def _nearest(cells: Cells, chunk: int, rows: int, fewest: int) -> list[MixedCall]:
+    """A cell's calls, and where there are fewer, those of the nearest cells in octaves, all that are as near."""
+
+    def away(cell: tuple[int, int]) -> float:
+        return float(abs(np.log2(cell[0] / chunk)) + abs(np.log2(cell[1] / rows)))
+
+    found: list[MixedCall] = []
+    for _, ring in groupby(sorted(cells, key=away), key=away):
+        found += [call for cell in ring for call in cells[cell]]
+        if len(found) >= fewest:
+            break
+    return found
 
 
 def best_power(calls: Sequence[MixedCall]) -> tuple[float, Column]:
@@ -68,14 +84,6 @@ def errors(calls: Sequence[MixedCall], powers: Column) -> Column:
     joined = large * (1 + (small / large) ** powers[:, None]) ** (1 / powers[:, None])
     off: Column = np.abs(joined - truth) / whole
     return off
-
-
-def _nearest(fitted: Mapping[tuple[int, int], tuple[float, Any]], chunk: int, seqs: int) -> float:
-    """The cell's own p; where it wasn't timed, that of the nearest cell on a logarithmic scale."""
-    if (chunk, seqs) in fitted:
-        return fitted[chunk, seqs][0]
-    near = min(fitted, key=lambda cell: abs(np.log(cell[0] / chunk)) + abs(np.log(cell[1] / seqs)))
-    return fitted[near][0]
 
 
 def fit_alphas(calls: Sequence[UnevenCall]) -> AxisTable:

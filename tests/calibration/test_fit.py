@@ -75,7 +75,9 @@ def test_the_forms_are_the_devices(profile: Profile) -> None:
     assert roofline.us_per_context_token == pytest.approx(2 * fake.BYTES * kv / fake.BANDWIDTH, rel=0.01)
     assert roofline.power == pytest.approx(fake.SMOOTH, rel=0.1)
     assert attention.p is not None
-    assert attention.p.us == ((pytest.approx(fake.JOIN, abs=0.1),),)
+    powers = [p for line in attention.p.us for p in line]
+    assert np.median(powers) == pytest.approx(fake.JOIN, abs=0.05)
+    assert powers == pytest.approx([fake.JOIN] * len(powers), abs=0.3)
     for alpha in (*attention.skew_decode.values, *attention.skew_mixed.values):
         assert alpha == pytest.approx(fake.SKEW, abs=0.02)
 
@@ -83,7 +85,7 @@ def test_the_forms_are_the_devices(profile: Profile) -> None:
 def test_decode_rows_beside_a_chunk_are_told_apart_from_it(profile: Profile) -> None:
     mixed, alone = profile.attention.decode_in_mixed, profile.attention.decode
     assert mixed is not None
-    for rows, context in product((16, 64), (1024, 4096, 16_384)):
+    for rows, context in product((16, 64), (256, 1024, 16_384)):
         times = [table.us[table.rows.index(rows)][table.columns.index(context)] for table in (mixed, alone)]
         assert times[0] / times[1] == pytest.approx(fake.IN_MIXED, rel=0.03)
 

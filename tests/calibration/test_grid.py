@@ -23,7 +23,7 @@ def test_every_operation_is_in_it_and_no_point_twice():
     planned = plan(LLAMA, tp=2, ranks=2)
     assert {each.point.op for each in planned} == set(OPS)
     assert len({each.point.key for each in planned}) == len(planned)
-    assert 250 <= len(planned) <= 450
+    assert 250 <= len(planned) <= 500
     reduced = [each.point for each in planned if each.point.op == "allreduce"]
     assert reduced[0].bytes == 256
     assert reduced[-1].bytes == 256 << 20
@@ -59,6 +59,27 @@ def test_a_fit_never_sees_a_fifth_but_sees_all_corners():
     assert len(ends) == 2 * (5 + 7)
     assert {by_point[point] for point in (*ends, *corners)} == {FIT}
     assert any(held_out(point) for point in (*ends, *corners)), "else nothing was exempt"
+
+
+def test_edges_of_a_large_grid_are_never_held_out():
+    decode = [each for each in plan(LLAMA) if each.point.op == "decode" and not each.point.kv_max]
+    held = {(each.point.n_dec, each.point.kv_dec) for each in decode if each.split == HOLDOUT}
+    assert held
+    assert not {n for n, _ in held} & {1, 256}
+    assert not {kv for _, kv in held} & {16, 16384}
+
+
+def test_each_chunk_has_each_number_of_rows_beside_it_twice_with_every_context():
+    calls = list(FULL.beside.calls())
+    assert set(Counter((chunk, rows) for chunk, _, rows, _ in calls).values()) == {2}
+    assert len({(chunk, rows) for chunk, _, rows, _ in calls}) == 25
+    assert len(set(calls)) == len(calls) == 50
+    for size in (0, 2):  # chunks and rows
+        for context, values in ((1, FULL.beside.contexts), (3, FULL.beside.kv)):
+            beside = {(call[size], call[context]) for call in calls}
+            assert len(beside) == len({call[size] for call in calls}) * len(values)
+    mixed = {(p.chunk, p.ctx, p.n_dec, p.kv_dec) for p in (each.point for each in plan(LLAMA)) if p.op == "mixed"}
+    assert mixed >= set(calls)
 
 
 def test_points_between_the_lines_are_off_grid():

@@ -21,12 +21,15 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from simulator.errors import ConfigError
+from simulator.suggest import did_you_mean
 
 ELEMENTWISE = ("embedding", "norm", "rope", "activation", "add", "kv_write", "sampling")
 ATTENTION = ("prefill", "decode", "mixed")
@@ -105,8 +108,24 @@ class Timed:
         return self.status not in SKIPPED
 
 
+_PREFILL, _DECODE = ("seqs", "chunk"), ("n_dec", "kv_dec")
+# Sizes that an operation has, and others that it may have; WHOLE have those of a prefill, a decode or a mixed call.
+_NEEDED: dict[str, tuple[str, ...]] = {
+    "linear": ("m", "n", "k"), **dict.fromkeys(ELEMENTWISE, ("m",)), "prefill": _PREFILL, "decode": _DECODE,
+    "mixed": _PREFILL + _DECODE, "layer": (), "stack": ("layers",), "allreduce": ("bytes", "ranks"),
+}  # fmt: skip
+_OPTIONAL: dict[str, tuple[str, ...]] = {
+    "prefill": ("ctx",),
+    "decode": ("kv_max",),
+    "mixed": ("ctx", "kv_max"),
+}
+# No machine times anything beyond these, and arithmetic on it would overflow.
+MOST_TOKENS, MOST = 10**12, dict.fromkeys(("seqs", "n_dec", "layers", "ranks"), 10**5)
+LEAST_US, MOST_US = 1e-3, 1e10
+MAX_FAULTS, LONGEST_CELL = 20, 40
 _KEYS = tuple(field.name for field in fields(Point))
 _VALUES = tuple(field.name for field in fields(Timed) if field.name != "point")
+_SIZES = tuple(name for name in _KEYS if name not in ("op", "mode"))
 COLUMNS = (*_KEYS, *_VALUES)
 _KINDS: dict[str, Any] = {
     **{f.name: {"int": int, "float": float, "str": str}[str(f.type)] for cls in (Point, Timed) for f in fields(cls)
@@ -135,42 +154,84 @@ def as_row(row: Timed) -> list[str]:
 
 
 def load_points(path: Path) -> list[Timed]:
-    """Read points.csv. Raises ConfigError with a line per fault."""
+    """Read points.csv. Raises ConfigError with a line per fault, at most MAX_FAULTS and how many more there are."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
+            reader = csv.DictReader(file, strict=True)
+            names = reader.fieldnames or ()
+            if missing := [name for name in COLUMNS if name not in names]:
                 raise ConfigError(f"{path}:1: lacks the columns {', '.join(missing)}")
+            if twice := [name for name in COLUMNS if names.count(name) > 1]:
+                raise ConfigError(f"{path}:1: has more than one column {', '.join(twice)}")
             lines = [(reader.line_num, row) for row in reader]
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
-    except (UnicodeDecodeError, csv.Error):
-        raise ConfigError(f"{path}: isn't a CSV file") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{path}: isn't a CSV file: {error}") from None
     faults: list[str] = []
     rows = [_timed(f"{path}:{line}", row, faults) for line, row in lines]
+    seen: dict[Point, int] = {}
+    for (line, _), row in zip(lines, rows, strict=True):
+        if seen.setdefault(row.point, line) != line and not faults:
+            faults.append(f"{path}:{line}: the same point as in line {seen[row.point]}: each is there once")
     if not rows:
         faults.append(f"{path}: holds no points")
+    if len(faults) > MAX_FAULTS:
+        faults[MAX_FAULTS:] = [f"{path}: and {len(faults) - MAX_FAULTS} more"]
     if faults:
-        raise ConfigError(faults[:20])
+        raise ConfigError(faults)
     return rows
 
 
-def _timed(where: str, cells: dict[str, str], faults: list[str]) -> Timed:
-    values: dict[str, Any] = {}
-    for name in COLUMNS:
-        kind = _KINDS[name]
-        try:
-            value = kind(cells[name])
-            if kind is not str and not 0 <= value < float("inf"):
-                raise ValueError
-        except (TypeError, ValueError):
-            faults.append(f"{where}: {name} = {cells[name]}: must be a number of at least 0")
-            value = kind()
-        values[name] = value
+def _timed(where: str, cells: dict[str | None, str], faults: list[str]) -> Timed:
+    if None in cells or None in cells.values():
+        faults.append(f"{where}: has {'more' if None in cells else 'fewer'} cells than the first line has names")
+        return Timed(Point(""), "")
+    before = len(faults)
+    values = {name: _value(where, name, cells[name].strip(), faults) for name in COLUMNS}
     for name, known in (("op", OPS), ("mode", MODES), ("split", SPLITS), ("status", STATUSES)):
         if values[name] not in known:
-            faults.append(f"{where}: {name} = {values[name]}: must be one of {', '.join(known)}")
-    if values["status"] not in SKIPPED and not values["median_us"] > 0:
-        faults.append(f"{where}: median_us = {cells['median_us']}: must be above 0")
+            hint = did_you_mean(values[name], known)
+            faults.append(f"{where}: {name} = {values[name]}: must be one of {', '.join(known)}{hint}")
     point = Point(**{name: values.pop(name) for name in _KEYS})
-    return Timed(point, **values)
+    row = Timed(point, **values)
+    if len(faults) == before:
+        faults += [f"{where}: {fault}" for fault in _misfits(row)]
+    return row
+
+
+def _value(where: str, name: str, cell: str, faults: list[str]) -> Any:
+    """A cell as what its column holds; 0 where it is something else."""
+    kind = _KINDS[name]
+    if kind is str:
+        return cell
+    most = MOST_US if kind is float else MOST.get(name, MOST_TOKENS)
+    form = r"[0-9]+" if kind is int else r"[0-9]*\.?[0-9]*(e[+-]?[0-9]+)?"
+    if len(cell) < LONGEST_CELL and re.fullmatch(form, cell, re.ASCII | re.IGNORECASE):
+        with suppress(ValueError):
+            if (value := kind(cell)) <= most:
+                return value
+    what = "whole number" if kind is int else "number"
+    faults.append(f"{where}: {name} = {cell[:LONGEST_CELL]}: must be a {what} from 0 to {most:g}")
+    return kind()
+
+
+def _misfits(row: Timed) -> Iterator[str]:
+    """What the columns of a point's operation, or its times, can't be."""
+    point = row.point
+    needed, optional = _NEEDED[point.op], _OPTIONAL.get(point.op, ())
+    if point.op in WHOLE:
+        decode = point.n_dec or point.kv_dec
+        parts = ["prefill"] * bool(point.seqs or point.chunk or not decode) + ["decode"] * bool(decode)
+        needed = sum((_NEEDED[part] for part in parts), needed)
+        optional = sum((_OPTIONAL[part] for part in parts), optional)
+    for name in _SIZES:
+        size = getattr(point, name)
+        if name in needed and not size:
+            yield f"{name} = 0: must be at least 1 for {point.op}"
+        elif size and name not in (*needed, *optional):
+            yield f"{name} = {size}: must be 0 for {point.op}, which has no such size"
+    if 0 < point.kv_max < point.kv_dec:
+        yield f"kv_max = {point.kv_max}: must be at least kv_dec, {point.kv_dec}, the mean"
+    if row.timed and row.median_us < LEAST_US:
+        yield f"median_us = {row.median_us:g}: must be at least {LEAST_US:g}, as the point was timed"

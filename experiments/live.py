@@ -107,13 +107,17 @@ def _last_s(load: Workload) -> float:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a run needs of a decoder: pages, tokens per page, tokens of the longest row, of one iteration, rows."""
+    """What a run needs of a decoder: pages, tokens per page, tokens of the longest row, of one iteration, rows.
+
+    `run`: pages that follow one another, for a row each, where the attention kernel is quicker over such; else 1.
+    """
 
     pages: int
     page_tokens: int
     longest: int
     tokens: int
     rows: int
+    run: int = 1
 
 
 def sizes_of(run: RunConfig, requests: list[Request], device: LiveDevice) -> Sizes:
@@ -129,7 +133,10 @@ def sizes_of(run: RunConfig, requests: list[Request], device: LiveDevice) -> Siz
     else:
         pool = kv.total if page == engine.block_size else kv.total * engine.block_size // page + rows
         pages, tokens = min(pool, rows * -(-longest // page)), max(bounds.max_num_batched_tokens, longest)
-    return Sizes(pages, page, longest, tokens, rows)
+    size, run_pages = Sizes(pages, page, longest, tokens, rows), -(-longest // page)
+    in_runs = replace(size, pages=rows * run_pages, run=run_pages)
+    fits = device.wants_runs(page) and device.fits(run.pieces.platform.model, in_runs)
+    return in_runs if fits else size
 
 
 def serve(run: RunConfig, requests: list[Request], executor: Executor, clock: WallClock | None = None) -> RunLog:
@@ -158,7 +165,7 @@ def _measure(
     say(f"{title_of(run)}: {len(load.requests)} requests that arrive within {_last_s(load):,.1f} s, {options.runs} x")
     for number in range(1, options.runs + 1):
         started = time.perf_counter()
-        log, host_ns, timed = _once(run, load.requests, device, decoder)
+        log, host_ns, timed = _once(run, load.requests, size, device, decoder)
         check_completed(run, log)
         context = _context(run, load, log, device, options, time.perf_counter() - started)
         logs.append(log)
@@ -194,7 +201,7 @@ def _measure(
 
 
 def _once(
-    run: RunConfig, requests: list[Request], device: LiveDevice, decoder: Any
+    run: RunConfig, requests: list[Request], size: Sizes, device: LiveDevice, decoder: Any
 ) -> tuple[RunLog, list[int], list[Timed]]:
     """(the log of one run, what each iteration took beside the decoder in ns, the iterations).
 
@@ -210,6 +217,7 @@ def _once(
         seed=run.settings.seed,
         padded=run.pieces.scheduler_class.holds_slots,
         counts_blocks=run.settings.kv.name == "paged",
+        run=size.run,
     )
     with device.memory_named(title_of(run)):
         log = serve(run, requests, executor, clock)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 DEVICES = ("cuda", "cpu")
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 DTYPE_NAMES = (*DTYPES, *DTYPES.values())
+SPARING = 0.9
 DEFAULT_DTYPE = {"cuda": "bfloat16", "cpu": "float32"}  # processors compute in 16 bits by way of 32
 
 
@@ -74,16 +75,30 @@ class LiveDevice:
 
         return page_tokens(self._device, self._dtype, block_size)
 
+    def wants_runs(self, page_tokens: int) -> bool:
+        """Whether the attention kernel is quicker over pages that follow one another."""
+        from calibration.attention import wants_runs
+
+        return wants_runs(self._device, self._dtype, page_tokens)
+
     def free_bytes(self) -> int:
         """Memory that may be taken."""
         return int(self._torch.cuda.mem_get_info(self._device)[0]) if self.kind == "cuda" else available_memory_bytes()
 
-    def check_memory(self, title: str, model: ModelSpec, size: Sizes) -> None:
-        """Raise ConfigError where the decoder of a run doesn't fit."""
+    def _needs_bytes(self, model: ModelSpec, size: Sizes) -> tuple[int, int, int]:
+        """Of weights, pages and activations."""
         width: int = self._dtype.itemsize
         pages = size.pages * size.page_tokens * model.kv_bytes_per_token(1, width)
-        weights = model.num_params * width
         rest = activation_bytes(model, 1, size.tokens, size.rows) * width // model.dtype_bytes
+        return model.num_params * width, pages, rest
+
+    def fits(self, model: ModelSpec, size: Sizes) -> bool:
+        """Whether the decoder of a run fits, with room to spare."""
+        return sum(self._needs_bytes(model, size)) <= SPARING * self.free_bytes()
+
+    def check_memory(self, title: str, model: ModelSpec, size: Sizes) -> None:
+        """Raise ConfigError where it doesn't."""
+        weights, pages, rest = self._needs_bytes(model, size)
         free = self.free_bytes()
         if weights + pages + rest > free:
             raise ConfigError(

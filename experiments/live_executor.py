@@ -8,8 +8,8 @@ every row as long as the longest, padding in front.
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from simulator.plan import BatchShape, IterationPlan
 from simulator.request import DECODING, PREFILLING, Request, Sequence
 
 PADDING = 0  # a token's id
+Run = SequenceOf[int]
 WARM_UPS, WARM_CONTEXT = 3, 512
 
 
@@ -60,16 +61,51 @@ class _Work(NamedTuple):
     context: int
 
 
+class Pages:
+    """Which of `count` pages each sequence has: any, or, where `run` is above 1, those of a run of its own in order."""
+
+    def __init__(self, count: int, run: int = 1) -> None:
+        self._run = run
+        self._free = list(range(0, count - run + 1, run))
+        self._held: dict[Sequence, Run] = {}
+
+    def holders(self) -> list[Sequence]:
+        """The sequences that have pages."""
+        return list(self._held)
+
+    def in_use(self) -> int:
+        """How many pages they have."""
+        return sum(map(len, self._held.values()))
+
+    def of(self, seq: Sequence, count: int) -> Run:
+        """The pages of `seq`, at least `count`."""
+        held = self._held.get(seq, ())
+        if len(held) < count:
+            assert self._run == 1 or count <= self._run, f"{count} pages, where a run has {self._run}"
+            if self._run > 1:
+                first = held[0] if held else self._free.pop()
+                held = range(first, first + count)
+            else:
+                held = [*held, *(self._free.pop() for _ in range(count - len(held)))]
+            self._held[seq] = held
+        return held
+
+    def let_go(self, seq: Sequence) -> None:
+        """`seq` has none from now on."""
+        held = self._held.pop(seq, ())
+        self._free += held[:1] if self._run > 1 else held
+
+
 class LiveExecutor:
     """Runs each iteration on `decoder` and takes as long as that takes, host time since the last one included.
 
     `padded` batches fill a rectangle (a scheduler that holds slots). `counts_blocks`: the memory is paged, so its
-    blocks in use must be the pages in use here, where pages have the same size.
+    blocks in use must be the pages in use here, where pages have the same size. `run`: see Pages.
     """
 
     def __init__(
         self, decoder: Decoder, clock: WallClock, requests: Iterable[Request], *, seed: int, padded: bool,
-        counts_blocks: bool,
+        counts_blocks: bool, run: int = 1,
     ) -> None:  # fmt: skip
         self._decoder = decoder
         self._clock = clock
@@ -80,8 +116,7 @@ class LiveExecutor:
         self._tokens: dict[str, list[int]] = {
             one.id: draw.integers(decoder.vocab, size=one.prompt_tokens).tolist() for one in requests
         }
-        self._free = list(range(decoder.num_blocks))
-        self._pages: dict[Sequence, array[int]] = {}
+        self._pages = Pages(decoder.num_blocks, run)
         self._work: list[_Work] = []
         self._start_ns = 0
         self._running: dict[Sequence, None] = {}
@@ -99,12 +134,13 @@ class LiveExecutor:
         """Note who computes what, and free the pages of whoever left."""
         self._start_ns = now_ns
         self._running = batch.running
-        for seq in [seq for seq in self._pages if seq not in batch.running]:
-            self._free += self._pages.pop(seq)
+        for seq in self._pages.holders():
+            if seq not in batch.running:
+                self._pages.let_go(seq)
         self._check_pages(batch)
         victims = set(plan.preempt)
         for seq in victims:
-            self._free += self._pages.pop(seq, ())
+            self._pages.let_go(seq)
         rows = batch.running if plan.decode is batch.decoding else plan.decode or ()
         self._work = [
             _Work(seq, tokens, seq.computed if seq.state == PREFILLING and seq not in victims else 0)
@@ -155,26 +191,28 @@ class LiveExecutor:
             ids += [PADDING] * (new - len(tokens)) + tokens
         return rows, ids
 
-    def _room(self, seq: Sequence, tokens: int) -> array[int]:
+    def _room(self, seq: Sequence, tokens: int) -> Run:
         """The pages of `seq`, enough for `tokens`."""
-        pages = self._pages.setdefault(seq, array("q"))
-        while len(pages) * self._decoder.block_size < tokens:
-            pages.append(self._free.pop())
-        return pages
+        return self._pages.of(seq, -(-tokens // self._decoder.block_size))
 
     def _check_pages(self, batch: Batch) -> None:
-        kv, pages = batch.kv, self._decoder.num_blocks - len(self._free)
+        kv, pages = batch.kv, self._pages.in_use()
         if self._counts_blocks and kv.block_size == self._decoder.block_size:
             assert kv.total - kv.free == pages, f"{kv.total - kv.free} blocks in use, but {pages} pages"
 
 
 @torch.inference_mode()
 def warm_up(decoder: Decoder, prompt_tokens: int, sequences: int) -> None:
-    """Run what a first call of each kind sets up: a prompt, decode rows, both in one call. All in the same pages."""
-    room = decoder.num_blocks * decoder.block_size
-    chunk = Row(min(prompt_tokens, room), 0, list(range(decoder.num_blocks)))
-    decodes = [Row(1, min(chunk.new_tokens, WARM_CONTEXT) - 1, chunk.blocks)] * sequences
-    for _ in range(WARM_UPS):
-        for rows in ([chunk], decodes, [chunk, *decodes]):
-            built = Rows.build(decoder.device, decoder.block_size, rows)
-            decoder.stack(torch.zeros_like(built.positions), built).tolist()
+    """Run what a first call of each kind sets up: a prompt, decode rows, both in one call. All in the same pages.
+
+    Then both at every power of two below: matrix products of other sizes are other kernels, loaded at their first call.
+    """
+    blocks = range(decoder.num_blocks)
+    prompt_tokens = min(prompt_tokens, len(blocks) * decoder.block_size)
+    chunk, decode = Row(prompt_tokens, 0, blocks), Row(1, min(prompt_tokens, WARM_CONTEXT) - 1, blocks)
+    calls = [[chunk], [decode] * sequences, [chunk, *[decode] * sequences]] * WARM_UPS
+    calls += [[chunk._replace(new_tokens=2**i)] for i in range(prompt_tokens.bit_length())]
+    calls += [[decode] * 2**i for i in range(sequences.bit_length())]
+    for rows in calls:
+        built = Rows.build(decoder.device, decoder.block_size, rows)
+        decoder.stack(torch.zeros_like(built.positions), built).tolist()

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from calibration.decoder import Decoder, Row, Rows  # noqa: E402
-from experiments.live_executor import LiveExecutor, WallClock, warm_up  # noqa: E402
+from experiments.live_executor import LiveExecutor, Pages, WallClock, warm_up  # noqa: E402
 from simulator import BlockPool, Request, RunLog  # noqa: E402
 from simulator.batch import Batch  # noqa: E402
 from simulator.cluster import execute  # noqa: E402
@@ -132,6 +132,38 @@ def test_answers_are_those_of_whole_passes_whatever_was_batched_chunked_or_preem
         tokens = executor.tokens(request)
         prompt = tokens[: request.prompt_tokens]
         assert greedy(prompt, request.output_tokens) == tokens[request.prompt_tokens :], request.id
+
+
+@pytest.mark.parametrize("name", ["chunked", "vllm_v1", "static"])
+def test_pages_in_runs_follow_one_another_and_give_the_same_tokens(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts are the same, so are the answers, with preemption too; and no two sequences share a page."""
+    seen = []
+
+    class Checked(Pages):
+        def of(self, seq: Sequence, count: int) -> Any:
+            pages = super().of(seq, count)
+            assert isinstance(pages, range)
+            others = [
+                page for other in self.holders() if other is not seq for page in super(Checked, self).of(other, 0)
+            ]
+            assert not set(pages) & set(others)
+            seen.append(len(others))
+            return pages
+
+    executors = []
+    for run in (1, 15):
+        monkeypatch.setattr("experiments.live_executor.Pages", Checked if run > 1 else Pages)
+        clock = WallClock()
+        padded = SCHEDULERS[name]().holds_slots
+        made = LiveExecutor(decoder(), clock, load(), seed=5, padded=padded, counts_blocks=not padded, run=run)
+        log = execute(load(), scheduler=SCHEDULERS[name](), executor=made, kv=BlockPool(BLOCKS, BLOCK), limits=LIMITS,
+                      environment=clock)  # fmt: skip
+        check(log, made)
+        executors.append(made)
+    assert max(seen) > 10
+    if name != "static":  # padding decides what a padded batch sees
+        for request in load():
+            assert executors[0].tokens(request) == executors[1].tokens(request)
 
 
 def test_pages_in_use_are_the_pool_s_blocks_at_every_plan() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -36,8 +36,8 @@ _KEYS = {
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """True for a finite int or float; JSON's true and NaN are none."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """True for an int or float that is finite as a float; JSON's true and NaN are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -50,6 +50,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: isn't UTF-8 text") from error
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path}: line {error.lineno}: isn't JSON: {error.msg}") from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise ConfigError(f"{path}: isn't JSON: {str(error).partition(';')[0]}") from error
     except RecursionError as error:
         raise ConfigError(f"{path}: is nested too deeply") from error
     if not isinstance(data, dict):

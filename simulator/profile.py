@@ -39,10 +39,11 @@ from typing import Any
 from simulator import profile_attention
 from simulator.errors import ConfigError
 from simulator.hf_config import read_json
-from simulator.json_checks import Check
+from simulator.json_checks import MOST, Check
 from simulator.profile_tables import (
     BASES,
     MEASURED,
+    MOST_CALLS,
     Attention,
     Axis,
     AxisTable,
@@ -166,7 +167,9 @@ def _profile(check: Check, data: object) -> Profile:
     profile = Profile(
         name=check.text(top.get("name"), "name"),
         metadata=metadata,
-        shape={key: check.whole(shape.get(key), f"shape.{key}") for key in SHAPE},
+        shape={
+            key: check.whole(shape.get(key), f"shape.{key}", MOST_CALLS if key == "layers" else MOST) for key in SHAPE
+        },
         token_ops=_op_tables(check, top, "token_ops", "tokens"),
         sequence_ops=_op_tables(check, top, "sequence_ops", "sequences"),
         attention=profile_attention.from_json(check, top.get("attention")),
@@ -187,17 +190,22 @@ def _eager(check: Check, value: object) -> EagerHost:
 
 
 def _op_tables(check: Check, top: dict[str, Any], key: str, axis: str) -> tuple[OpTable, ...]:
-    tables = []
+    tables: list[OpTable] = []
     for i, value in enumerate(check.items(top.get(key), key)):
         where = f"{key}[{i}]"
         data = check.mapping(value, where, ("op", "count", axis, "us"), optional=("basis", "n", "k"))
         xs = check.axis(data.get(axis), f"{where}.{axis}")
         us = check.times(data.get("us"), f"{where}.us", len(xs))
-        op, count = check.text(data.get("op"), f"{where}.op"), check.whole(data.get("count"), f"{where}.count")
+        op, count = (
+            check.text(data.get("op"), f"{where}.op"),
+            check.whole(data.get("count"), f"{where}.count", MOST_CALLS),
+        )
         basis = data.get("basis", MEASURED)
         check.choice(basis, f"{where}.basis", BASES)
         if ("n" in data) != ("k" in data):
             check.fault(where, "n and k come together")
         n, k = (check.whole(data[key], f"{where}.{key}") if key in data else 0 for key in ("n", "k"))
+        if any(table.op == op for table in tables):
+            check.fault(f"{where}.op", f"{op!r} is there twice: its calls go into one count")
         tables.append(OpTable(op, count, xs, us, basis, n, k))
     return tuple(tables)

@@ -6,6 +6,7 @@ from typing import Any
 
 from simulator.json_checks import Check
 from simulator.profile_tables import (
+    MOST_CALLS,
     Attention,
     Axis,
     AxisTable,
@@ -62,7 +63,7 @@ def _alpha(table: AxisTable) -> Any:
 def from_json(check: Check, value: object) -> Attention:
     """Check the JSON object; faults go to `check`."""
     keys = ("count", "prefill", "decode", "decode_in_mixed", "join", "skew")
-    data = check.mapping(value, "attention", keys)
+    data = check.mapping(value, "attention", keys, optional=("decode_in_mixed",))
     skew = check.mapping(data.get("skew"), "attention.skew", ("decode", "mixed"))
     join = data.get("join")
     power = isinstance(join, dict) and join.get("rule") == "p_norm"
@@ -75,7 +76,7 @@ def from_json(check: Check, value: object) -> Attention:
     if several is not None and roofline is None:
         check.fault(f"{key}.several", "needs a roofline beside it")
     return Attention(
-        count=check.whole(data.get("count"), "attention.count"),
+        count=check.whole(data.get("count"), "attention.count", MOST_CALLS),
         prefill=_grid_table(check, prefill, key, CHUNKS, CONTEXTS, ("roofline", "several")),
         decode=_grid_table(check, data.get("decode"), "attention.decode", SEQUENCES, CONTEXTS),
         decode_in_mixed=mixed and _grid_table(check, mixed, "attention.decode_in_mixed", SEQUENCES, CONTEXTS),
@@ -127,7 +128,7 @@ def _grid_table(
 ) -> GridTable:
     data = check.mapping(value, key, (rows, columns, "us"), optional=(TOTAL, *more))
     row_axis = check.axis(data.get(rows), f"{key}.{rows}")
-    column_axis = check.axis(data.get(columns), f"{key}.{columns}")
+    column_axis = check.axis(data.get(columns), f"{key}.{columns}", least=0 if columns == CONTEXTS else 1)
     us = check.items(data.get("us"), f"{key}.us")
     if us and row_axis and len(us) != len(row_axis):
         check.fault(f"{key}.us", f"has {len(us)} rows for {len(row_axis)} {rows}")

@@ -80,7 +80,7 @@ def test_sizes_that_an_operation_does_not_have(path, line, cells, fault):
         (lambda text: text + text.splitlines()[1] + "\n", ":8: the same point as in line 2: each is there once"),
         (lambda text: text + text.splitlines()[1] + ",7\n", ":8: has more cells than the first line has names"),
         (lambda text: text + "linear,1\n", ":8: has fewer cells than the first line has names"),
-        (lambda text: text.replace("fit", '"fit', 1), ": isn't a CSV file: unexpected end of data"),
+        (lambda text: text[:-1] + '"\n', ": isn't a CSV file: unexpected end of data"),
         (lambda text: text.replace("p10_us", "m"), ":1: lacks the columns p10_us"),
         (lambda text: text.replace("\n", ",5\n").replace("reason,5", "reason,m"), ":1: has more than one column m"),
         (lambda text: text.splitlines()[0], ": holds no points"),

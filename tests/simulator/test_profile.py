@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from costs_samples import profile_document, smooth_document
 
 from simulator.curves import Curve, Grid
 from simulator.errors import ConfigError
-from simulator.profile import Profile, load_profile, shipped_profiles
+from simulator.profile import METADATA, Profile, load_profile, shipped_profiles
 from simulator.specs import get_gpu, get_model
 
 
@@ -42,9 +43,9 @@ def test_what_was_fitted_survives_the_round_trip() -> None:
     assert Profile.from_json(document, "x.json").to_json() == document
 
 
-def changed(path: str, value: Any) -> dict[str, Any]:
+def changed(path: str, value: Any, document: dict[str, Any] | None = None) -> dict[str, Any]:
     """The small profile with one value replaced, or removed where `value` is ...; path parts joined by dots."""
-    document = profile_document()
+    document = document or profile_document()
     *parents, last = path.split(".")
     at: Any = document
     for part in parents:
@@ -76,7 +77,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("token_ops.1.us.1", 0, "token_ops[1].us: 0 must be above 0"),
         ("token_ops.1.us", [1.0], "token_ops[1].us: has 1 times for 3 points"),
         ("token_ops.1.tokens", [1, 1, 2], "token_ops[1].tokens: must rise from point to point: 1 follows 1"),
-        ("token_ops.1.tokens.0", -1, "token_ops[1].tokens: -1 must be at least 0"),
+        ("token_ops.1.tokens.0", -1, "token_ops[1].tokens: -1 must be at least 1"),
         ("token_ops.1.token", [1], "token_ops[1].token: unknown key; did you mean 'tokens'?"),
         ("attention.decode.us", [[1, 1, 1]], "attention.decode.us: has 1 rows for 4 sequences"),
         ("attention.decode.us.2", [1, 1], "attention.decode.us[2]: has 2 times for 3 points"),
@@ -130,6 +131,12 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("attention.prefill.several", {"prompts": [1]}, "attention.prefill.several.chunk_tokens: missing"),
         ("attention.decode.total_tokens", 0, "attention.decode.total_tokens: 0 must be a number from 1"),
         ("attention.decode.roofline", {}, "attention.decode.roofline: unknown key"),
+        ("token_ops.1.count", None, "token_ops[1].count: is null"),
+        ("token_ops.0", None, "token_ops[0]: is null, where a value is needed"),
+        ("token_ops.1.op", "gemm", "token_ops[1].op: 'gemm' is there twice"),
+        ("attention.prefill.chunk_tokens.0", 0, "attention.prefill.chunk_tokens: 0 must be at least 1"),
+        ("attention.prefill.context_tokens.1", 1e-9, "attention.prefill.context_tokens: must rise"),
+        ("attention.count", 10**6, "attention.count: 1000000 must be a whole number from 1 to 100000"),
         ("attention", ..., "attention: missing"),
         ("extra", 1, "extra: unknown key"),
     ],
@@ -138,6 +145,34 @@ def test_refuses_with_file_and_key(path: str, value: Any, fault: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Profile.from_json(changed(path, value), "mine.json")
     assert any(line.startswith(f"mine.json: {fault}") for line in caught.value.faults), caught.value.faults
+
+
+# Keys that may be absent, for which null says the same; the last has to be there.
+NULLABLE = {"eager", "per_layer_us", "basis", "roofline", "several", "total_tokens", "decode_in_mixed"}
+
+
+def places(value: Any, path: str = "") -> Iterator[str]:
+    """The path of everything in a document."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in pairs:
+        yield f"{path}{key}"
+        yield from places(inner, f"{path}{key}.")
+
+
+@pytest.mark.parametrize("path", sorted(places(smooth_document())))
+@pytest.mark.parametrize("value", [None, 10**400, 1e300, float("nan")], ids=["null", "vast", "huge", "nan"])
+def test_no_null_or_number_out_of_range_is_taken_for_a_value(path: str, value: Any) -> None:
+    *_, key = parts = path.split(".")
+    if (value is None and key in NULLABLE) or (parts[0] == "metadata" and parts[1:] and key not in METADATA):
+        return
+    with pytest.raises(ConfigError):
+        Profile.from_json(changed(path, value, smooth_document()), "mine.json")
+
+
+@pytest.mark.parametrize("name", ["decode_in_mixed", "prefill.several"])
+def test_a_null_for_what_may_be_absent_is_absence(name: str) -> None:
+    profile = Profile.from_json(changed(f"attention.{name}", None, smooth_document()), "mine.json")
+    assert getattr(profile.attention, name.rpartition(".")[2]) is None
 
 
 def test_all_faults_at_once() -> None:

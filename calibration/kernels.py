@@ -102,7 +102,7 @@ class TorchKernels:
         dim, length = self.model.head_dim, self.model.max_model_len
         queries, keys = (m, self.heads, dim), (m, self.kv_heads, dim)
         sets, size = self._sets(queries, keys, written=math.prod(queries) + math.prod(keys))
-        angles = torch.rand(2, length, 1, dim // 2, device=self.where, dtype=self.dtype)
+        angles = self._drawn(2, length, 1, dim // 2)
         places = torch.arange(m, device=self.where) % length
 
         def call(q: Tensor, k: Tensor) -> Call:
@@ -131,7 +131,7 @@ class TorchKernels:
         blocks = -(-m // self.block_size)
         pages = (blocks, self.block_size, *new[1:])
         sets, size = self._sets(new, new, pages, pages)
-        slots = torch.randperm(blocks * self.block_size, device=self.where)[:m]
+        slots = torch.randperm(blocks * self.block_size, device=self.where, generator=self._generator)[:m]
 
         def call(key: Tensor, value: Tensor, keys: Tensor, values: Tensor) -> Call:
             def write() -> None:
@@ -205,7 +205,7 @@ class TorchKernels:
     def _pages(self, blocks: int) -> tuple[Tensor, Tensor]:
         """Random key and value pages, at least `blocks`; kept for the next point."""
         if len(self._keys) < blocks:
-            self._keys = self._values = self._keys[:0]
+            self._keys = self._values = self._keys.new_empty(0)
             self._reserve(self._kv_bytes(blocks))
             shape = (blocks, self.block_size, self.kv_heads, self.model.head_dim)
             self._keys, self._values = self._drawn(*shape), self._drawn(*shape)
@@ -224,7 +224,8 @@ class TorchKernels:
         decoder = self._decoder
         if decoder.num_blocks < blocks:
             shape = (blocks, self.block_size, self.kv_heads, self.model.head_dim)
-            decoder.layers = [layer._replace(keys=layer.keys[:0], values=layer.values[:0]) for layer in decoder.layers]
+            nothing = self._keys.new_empty(0)
+            decoder.layers = [layer._replace(keys=nothing, values=nothing) for layer in decoder.layers]
             decoder.num_blocks = 0
             self._reserve(layers * self._kv_bytes(blocks), keep_decoder=True)
             decoder.layers = [
@@ -262,12 +263,13 @@ class TorchKernels:
     def _random(self, count: int) -> Tensor:
         """The first `count` of the random numbers; more are drawn where there are fewer."""
         if len(self._numbers) < count:
-            self._numbers = self._numbers[:0]
+            self._numbers = self._numbers.new_empty(0)
             self._reserve(count * self.width)
             self._numbers = self._drawn(count)
         return self._numbers[:count]
 
     def _drawn(self, *shape: int) -> Tensor:
+        """Normal numbers of a generator of its own: a capture that fails leaves torch's own unusable."""
         return torch.randn(shape, device=self.where, dtype=self.dtype, generator=self._generator)
 
     def _integers(self, below: int, count: int) -> Tensor:

@@ -309,3 +309,21 @@ def test_all_sizes_are_timed_at_once_and_a_failure_is_not_tried_again(monkeypatc
         with pytest.raises(Unsupported, match="no link"):
             broken.built(Point("allreduce", bytes=256, ranks=2))
     assert asked == [2, 2, 2]
+
+
+def test_buffers_that_grow_are_let_go_of_first(device, monkeypatch):
+    kernels = TorchKernels(device, CPU, TINY, "float32", tp=1, seed=0)
+    for point in (Point("decode", n_dec=2, kv_dec=16), Point("layer", n_dec=2, kv_dec=16)):
+        kernels.build(point)
+    held, reserve = [], kernels._reserve
+
+    def note(size, **options):
+        tensors = kernels._numbers, kernels._keys, kernels._decoder.layers[0].keys
+        held.append([tensor.untyped_storage().nbytes() for tensor in tensors])
+        reserve(size, **options)
+
+    monkeypatch.setattr(kernels, "_reserve", note)
+    for point in (Point("linear", m=64, n=4096, k=2048), Point("decode", n_dec=64, kv_dec=4096)):
+        kernels.build(point)
+    kernels.build(Point("layer", n_dec=64, kv_dec=1024))
+    assert [min(sizes) for sizes in zip(*held, strict=True)] == [0, 0, 0]

@@ -43,7 +43,8 @@ class CudaDevice:
             raise MissingError("no CUDA device on this machine; `--device cpu` times the processor")
         self._properties = torch.cuda.get_device_properties(0)
         self._which = _smi_name(self._properties)
-        others = [pid for pid in smi.processes(self._which) if pid != os.getpid()]
+        computing = smi.processes(self._which) if self._which else []
+        others = [pid for pid in computing if pid != os.getpid()]
         torch.cuda.set_device(0)
         self._stream = torch.cuda.Stream()  # the default one can't be captured
         torch.cuda.set_stream(self._stream)
@@ -64,7 +65,7 @@ class CudaDevice:
             "multiprocessors": int(found.multi_processor_count),
             "capability": f"{found.major}.{found.minor}",
             "mps": "CUDA_MPS_PIPE_DIRECTORY" in os.environ,
-            "nvidia_smi": smi.settings(self._which) or "absent",
+            "nvidia_smi": (smi.settings(self._which) if self._which else {}) or "absent",
         }
 
     def clock_s(self) -> float:
@@ -190,8 +191,10 @@ class CudaTimer:
         return float(self._begin.elapsed_time(self._end)) * 1e3
 
 
-def _smi_name(properties: Any) -> str:
-    """What nvidia-smi knows the device by: its UUID where torch tells, else its place."""
+def _smi_name(properties: Any) -> str | None:
+    """What nvidia-smi knows the device by: its UUID where torch tells, else its place. None where it says nothing."""
+    if not smi.answers():
+        return None
     uuid = f"GPU-{getattr(properties, 'uuid', '')}"
     if smi.query(uuid, ("name",)):
         return uuid

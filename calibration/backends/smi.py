@@ -35,6 +35,11 @@ STALE_S = 1.0
 FORMAT = "--format=csv,noheader,nounits"
 
 
+def answers() -> bool:
+    """Whether there is one that answers in time; asked once, as each question to one that hangs costs that time."""
+    return output(["nvidia-smi", "-L"]) is not None
+
+
 def query(which: str, names: tuple[str, ...]) -> dict[str, str]:
     """The values of `names` for the GPU `which` (an index or a UUID); those that the driver knows."""
     line = output(["nvidia-smi", "-i", which, f"--query-gpu={','.join(names)}", FORMAT])
@@ -48,9 +53,7 @@ def query(which: str, names: tuple[str, ...]) -> dict[str, str]:
 
 
 def settings(which: str) -> dict[str, str]:
-    """Driver, limits and modes of a GPU, and a hash of its UUID; empty where nvidia-smi is missing."""
-    if output(["nvidia-smi", "-L"]) is None:
-        return {}
+    """Driver, limits and modes of a GPU, and a hash of its UUID; empty where nvidia-smi tells nothing."""
     found = query(which, ("uuid", *SETTINGS))
     uuid = found.pop("uuid", "")
     if uuid:
@@ -92,9 +95,11 @@ def parse(line: str) -> Reading | None:
 class Monitor:
     """Keeps the newest reading of a GPU, from an nvidia-smi that prints one every EVERY_MS, in a thread of its own."""
 
-    def __init__(self, which: str) -> None:
+    def __init__(self, which: str | None) -> None:
         self._newest: Reading | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        if which is None:
+            return
         reason = next((name for name in REASONS if query(which, (name,))), None)
         if reason is None or not hasattr(os, "openpty"):
             return

@@ -148,8 +148,9 @@ def _elements(op: str, model: ModelSpec, tp: int) -> int:
 
 
 def _allreduce(rows: Sequence[Timed], model: ModelSpec, tp: int) -> Iterator[OpTable]:
-    """All-reduces over the ranks by tokens: two per layer, of a token's hidden state each."""
-    per_token = model.hidden * ELEMENT_BYTES
-    found = [(r.point.bytes / per_token, r.median_us) for r in rows if r.point.op == ALLREDUCE and r.point.ranks == tp]
+    """All-reduces over the ranks by tokens: two per layer, of a token's hidden state each; none is of less than one."""
+    token = model.hidden * ELEMENT_BYTES
+    sized = [row for row in rows if row.point.op == ALLREDUCE and row.point.ranks == tp and row.point.bytes >= token]
+    found = [(row.point.bytes / token, row.median_us) for row in sized]
     if found:
         yield OpTable(ALLREDUCE, ALLREDUCES_PER_LAYER * model.layers, *gathered(found))

@@ -24,6 +24,7 @@ from simulator.errors import SimError
 BLOCK = 25  # timings between two looks at the anchors
 DRIFTED, UNSTABLE = 0.03, 0.10
 MAX_AGAIN = 2  # blocks that are timed again for drift, and timings again of a throttled point
+MAX_RETRIES = 60  # of throttled points in a run: where clocks are always throttled, timing all again is for nothing
 SAVE_EVERY_S = 2.0
 COMPLETE = "complete"
 UNSUPPORTED = "skipped_unsupported"
@@ -55,7 +56,7 @@ class Session:
         self.rows = _by_plan(rows, planned)
         self._points = {each.point for each in planned}
         self._pending = [visit for visit in visits(planned, seed) if not self._is_done(visit)]
-        self._order, self._redone, self._saved = 0, 0, time.monotonic()
+        self._order, self._redone, self._retries, self._saved = 0, 0, 0, time.monotonic()
         self._owed: list[float] = []  # drifts over blocks that are to be timed again
         progress.total = len(self._pending)
 
@@ -178,8 +179,9 @@ class Session:
             measurement = measure(self.device, visit.point, built, keep)
             self.readings += [sample.reading for sample in measurement.samples if sample.reading]
             usual = usual_clock([reading.sm_mhz for reading in self.readings])
-            if not (why := throttling(measurement, usual)):
+            if not (why := throttling(measurement, usual)) or self._retries == MAX_RETRIES:
                 break
+            self._retries += attempt < MAX_AGAIN
         return measurement, why
 
     def _again(self, block: list[Visit]) -> list[Visit]:

@@ -277,6 +277,16 @@ def test_a_throttled_point_is_timed_again_at_most_twice_and_then_flagged(tmp_pat
     assert run.meta["clocks"]["sm_mhz"] == {"min": 900.0, "median": 1500.0, "max": 1500.0}
 
 
+def test_where_clocks_are_always_throttled_points_are_not_timed_again_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("calibration.session.MAX_RETRIES", 3)
+    device = Throttled(Reading(1500.0, throttled="hw_slowdown"), times=1 << 30)
+    run = Run(tmp_path, device=device, before=device.at).go()
+    decodes = [row for row in run.rows if row.point.op == "decode"]
+    assert {row.status for row in decodes} == {FLAGGED}
+    again = {(line["order"], line["attempt"]) for line in run.raw if line["op"] == "decode" and line["attempt"] != "0"}
+    assert len(again) == 3
+
+
 def test_times_that_fall_as_tokens_grow_are_warned_of(tmp_path):
     run = Run(tmp_path, planned=[each for each in PLAN if each.point.op in ("linear", "norm", "prefill", "decode")])
     build = run.session.kernels.build

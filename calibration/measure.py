@@ -38,10 +38,32 @@ EXAMPLE = "--model llama-3.1-8b --budget 5m --out measured"
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse whose mistakes are one line."""
+    """argparse whose mistakes are one line each, all at once."""
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse. Raises ConfigError; `--help` exits with 0."""
+        self._faults: list[str] = []
+        known = self._option_string_actions
+        for word in arguments:
+            name = word.partition("=")[0]
+            if name.startswith("-") and name not in known and not re.match(r"--?$|-\.?[0-9]", name):
+                self._faults.append(f"{self.prog}: {word}: unknown option{did_you_mean(name, known) or '; see --help'}")
+        if self._faults:
+            raise ConfigError(self._faults)
+        given = self.parse_args(arguments)
+        if self._faults:
+            raise ConfigError(self._faults)
+        return given
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError as error:
+            self._faults.append(f"{self.prog}: {error}")
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{self.prog}: {message}")
+        """Raise ConfigError."""
+        raise ConfigError([*self._faults, f"{self.prog}: {message}"])
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -50,17 +72,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--model", required=True, metavar="M", help="a name of `servesim list models`, or a Hugging Face config.json")
     add("--device", type=_device, default="cuda", metavar="D", help="cuda (default), cpu, or fake: a known formula")
     add("--dtype", type=_dtype, metavar="T", help="bf16 (default), fp16 or fp32 (default on cpu)")
-    add(
-        "--tp",
-        type=_whole,
-        default=1,
-        metavar="N",
-        help="time the shapes of one of N tensor-parallel ranks (default 1)",
-    )
+    add("--tp", type=_whole, default=1, metavar="N", help="the shapes of one of N tensor-parallel ranks (default 1)")
     add("--budget", type=_seconds, metavar="TIME", help="stop cleanly after it, such as 5m or 90s (default: no limit)")
     add("--resume", action="store_true", help="go on with the measurement in DIR")
     add("--seed", type=_seed, default=0, metavar="N", help="decides order and data (default 0)")
-    add("--out", type=Path, required=True, metavar="DIR", help="the folder to write")
+    add("--out", type=_folder, required=True, metavar="DIR", help="the folder to write")
 
 
 def measure(given: argparse.Namespace, argv: Sequence[str]) -> int:
@@ -68,15 +84,22 @@ def measure(given: argparse.Namespace, argv: Sequence[str]) -> int:
 
     Raises ConfigError for options that don't fit each other or DIR, MissingError without torch or device.
     """
-    out: Path = given.out
     model = get_model(given.model)
     try:
         check_tensor_parallel(model, given.tp)
     except ConfigError as error:
         raise ConfigError([fault.replace("engine.tensor_parallel_size:", "--tp") for fault in error.faults]) from None
+    with records.alone(given.out):
+        return _opened(given, model, argv)
+
+
+def _opened(given: argparse.Namespace, model: ModelSpec, argv: Sequence[str]) -> int:
+    out: Path = given.out
     begun = records.is_measured(out)
     if begun and not given.resume:
         raise ConfigError(f"--out {out}: holds a measurement; go on with it by --resume, or name another folder")
+    if given.resume and not begun:
+        print(f"notice: --resume: {out} holds no measurement yet; it begins", file=sys.stderr)
     rows, before = records.load(out) if begun else ([], {})
     started = datetime.now(UTC).isoformat(timespec="seconds")
     device = open_device(given.device, seed=given.seed)
@@ -119,6 +142,7 @@ def _run(
         rows=rows, anchor_us=before.get("anchors"), about=about,
     )  # fmt: skip
     try:
+        session.save()  # what raw.csv is of, before there is anything in it
         outcome = session.run()
     finally:
         files.close()
@@ -207,7 +231,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _Parser(command, description=DESCRIPTION, epilog=f"example: {command} {EXAMPLE}", allow_abbrev=False)
     add_options(parser)
     try:
-        return measure(parser.parse_args(argv), [*command.split(), *argv])
+        return measure(parser.parse(argv), [*command.split(), *argv])
     except KeyboardInterrupt:
         print("interrupted; what was timed is kept; --resume goes on", file=sys.stderr)
         return 130
@@ -240,6 +264,12 @@ def _one_of(text: str, known: dict[str, Any]) -> str:
     if text not in known:
         raise argparse.ArgumentTypeError(f"{text!r} must be one of {', '.join(known)}{did_you_mean(text, known)}")
     return text
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("is empty, where a path is expected")
+    return Path(text)
 
 
 def _whole(text: str) -> int:

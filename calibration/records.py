@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from calibration.order import Visit
 from calibration.points import Point, Timed, load_points, save_points
 from calibration.timing import Labels, Sample
 from simulator.errors import ConfigError
+from simulator.hf_config import is_number, read_json
+from simulator.json_checks import Check
 
 RAW, POINTS, META = "raw.csv", "points.csv", "meta.json"
 RAW_COLUMNS = (
@@ -71,19 +74,78 @@ def is_measured(folder: Path) -> bool:
     return any((folder / name).exists() for name in (RAW, POINTS, META))
 
 
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Make the folder and keep other measurements out of it meanwhile; one that stays empty is removed again.
+
+    Raises ConfigError where it can't be made, or another measurement is at it.
+    """
+    made = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise ConfigError(f"--out {folder}: can't be written: {error.strerror}") from None
+    try:
+        _lock(folder, handle)
+        yield
+    finally:
+        os.close(handle)
+        if made:
+            with suppress(OSError):  # there is something in it
+                folder.rmdir()
+
+
+def _lock(folder: Path, handle: int) -> None:
+    """Lock an open folder until it is closed, where the system has such locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(f"--out {folder}: another measurement writes there; wait, or name another folder") from None
+    except (ImportError, OSError):
+        return
+
+
 def load(folder: Path) -> tuple[list[Timed], dict[str, Any]]:
     """Points and metadata so far; both empty where a run saved none before it was cut off. Raises ConfigError."""
     if not (folder / META).exists():
+        if (folder / POINTS).exists():
+            raise ConfigError(f"{folder / META}: not there, and it says what the points beside it are of")
         return [], {}
+    meta = _meta(folder / META)
+    return (load_points(folder / POINTS) if _has_rows(folder / POINTS) else []), meta
+
+
+def _meta(path: Path) -> dict[str, Any]:
+    """meta.json, with what a run goes on from checked."""
+    meta = read_json(path)
+    check = Check(str(path))
+    check.mapping(meta, "", ("anchors", "drifts", "warnings"), more=True)
+    for i, run in enumerate(check.items(meta.get("runs"), "runs")):
+        check.text(check.mapping(run, f"runs[{i}]", ("started",), more=True).get("started"), f"runs[{i}].started")
+    anchors = meta.get("anchors")
+    for key, us in check.mapping(anchors, "anchors", tuple(anchors) if isinstance(anchors, dict) else ()).items():
+        check.times(us, f"anchors.{key}", 0)
+    lists: dict[str, tuple[Callable[[Any], bool], str]] = {
+        "drifts": (is_number, "numbers"), "warnings": (lambda text: isinstance(text, str), "texts"),
+    }  # fmt: skip
+    for key, (kind, what) in lists.items():
+        value = meta.get(key)
+        if value is not None and not (isinstance(value, list) and all(map(kind, value))):
+            check.fault(key, f"must be a list of {what}")
+    check.raise_faults()
+    return meta
+
+
+def _has_rows(path: Path) -> bool:
+    """Whether points.csv has more than a first line."""
     try:
-        meta = json.loads((folder / META).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder / META}: can't be read: {error}") from None
-    if not isinstance(meta, dict):
-        raise ConfigError(f"{folder / META}: isn't a JSON object")
-    with (folder / POINTS).open(encoding="utf-8") as file:
-        empty = sum(1 for _ in file) <= 1
-    return ([] if empty else load_points(folder / POINTS)), meta
+        with path.open("rb") as file:
+            return sum(1 for _ in zip(file, range(2), strict=False)) > 1
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
@@ -95,4 +157,4 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
 def _cut_torn_line(path: Path) -> None:
     """Drop what a killed run left after the last line end."""
     if path.exists() and (content := path.read_bytes()) and not content.endswith(b"\n"):
-        path.write_bytes(content[: content.rfind(b"\n") + 1])
+        os.truncate(path, content.rfind(b"\n") + 1)

@@ -16,7 +16,7 @@ import pytest
 
 from calibration.measure import main
 from calibration.points import load_points
-from calibration.records import RAW_COLUMNS
+from calibration.records import RAW_COLUMNS, alone
 from experiments.cli import main as servesim
 from simulator.specs import MODELS, ModelSpec
 from tests.calibration.measured import cpu_folder, fake_folder
@@ -232,13 +232,17 @@ def test_the_measuring_modules_import_nothing_but_torch():
     assert outside - set(sys.stdlib_module_names) == {"torch"}
 
 
+def _lines(path):
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
 def test_interrupted_it_keeps_what_it_has_and_says_how_to_go_on(tmp_path):
     out = tmp_path / "m"
     command = [sys.executable, "-m", "calibration.measure", "--model", "tiny", "--device", "cpu", "--out", str(out)]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     with process:
         until = time.monotonic() + 60
-        while not (out / "points.csv").exists() and time.monotonic() < until:
+        while not _lines(out / "points.csv") > 1 and time.monotonic() < until:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         error = process.communicate(timeout=60)[1]
@@ -300,3 +304,108 @@ exec {sys.executable} "$@"
     first, second = count.read_text().splitlines()
     assert "--budget 100s" in first
     assert 40 < int(re.search(r"--budget (\d+)s", second)[1]) <= 100
+
+
+def _copied(tmp_path):
+    """A folder of the fake device's, cut to a few points, so that there is something to go on with."""
+    out = tmp_path / "m"
+    out.mkdir()
+    for name in ("raw.csv", "points.csv", "meta.json"):
+        shutil.copy(fake_folder() / name, out)
+    lines = (out / "points.csv").read_text().splitlines(keepends=True)
+    (out / "points.csv").write_text("".join(lines[:20]))
+    return out
+
+
+def _resumed(out, capsys):
+    """(exit status, lines on stderr) of going on, with every file as it was where it is refused."""
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    model = json.loads((fake_folder() / "meta.json").read_text())["model"]["name"]
+    status = main(["--model", model, "--device", "fake", "--out", str(out), "--resume"])
+    if status:
+        assert before == {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    return status, capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fault"),
+    [
+        ("runs", 1, "runs: must be a list"),
+        ("runs", [{}], "runs[0].started: missing"),
+        ("anchors", {"norm/1": ["x"]}, "anchors.norm/1: 'x' is not a finite number"),
+        ("anchors", {"norm/1": None}, "anchors.norm/1: is null"),
+        ("drifts", "x", "drifts: must be a list of numbers"),
+        ("warnings", [5], "warnings: must be a list of texts"),
+    ],
+)
+def test_what_it_goes_on_from_is_checked(tmp_path, capsys, key, value, fault):
+    out = _copied(tmp_path)
+    meta = json.loads((out / "meta.json").read_text()) | {key: value}
+    (out / "meta.json").write_text(json.dumps(meta))
+    status, (line,) = _resumed(out, capsys)
+    assert status == 2
+    assert line.startswith(f"{out / 'meta.json'}: {fault}")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "faults"),
+    [
+        ("meta.json", None, ["not there, and it says what the points beside it are of"]),
+        ("meta.json", b"{}", [f"{key}: missing" for key in ("anchors", "drifts", "warnings")]),
+        ("meta.json", b"\xff", ["isn't UTF-8 text"]),
+        ("points.csv", None, ["can't be read: No such file or directory"]),
+        ("points.csv", b"\xff\n\xff\n", ["isn't a CSV file: 'utf-8'"]),
+    ],
+)
+def test_files_that_are_lost_or_broken_are_not_begun_again(tmp_path, capsys, name, content, faults):
+    out = _copied(tmp_path)
+    (out / name).unlink() if content is None else (out / name).write_bytes(content)
+    status, lines = _resumed(out, capsys)
+    assert status == 2
+    assert len(lines) == len(faults)
+    assert all(line.startswith(f"{out / name}: {fault}") for line, fault in zip(lines, faults, strict=True))
+
+
+def test_a_torn_line_of_raw_csv_is_dropped_and_the_rest_kept(tmp_path, capsys):
+    out = _copied(tmp_path)
+    whole = (out / "raw.csv").read_bytes()
+    (out / "raw.csv").write_bytes(whole + b"1,2,po")
+    assert _resumed(out, capsys)[0] == 0
+    assert (out / "raw.csv").read_bytes().startswith(whole + b"2,1,")
+
+
+def test_two_measurements_at_once_do_not_write_into_one_folder(tmp_path, capsys):
+    out = tmp_path / "m"
+    with alone(out):
+        assert main(["--model", "tiny", "--device", "fake", "--out", str(out)]) == 2
+    assert capsys.readouterr().err == f"--out {out}: another measurement writes there; wait, or name another folder\n"
+    assert not out.exists()
+
+
+def test_a_killed_run_has_said_what_its_raw_lines_are_of(tmp_path):
+    out = tmp_path / "m"
+    command = [sys.executable, "-m", "calibration.measure", "--model", "tiny", "--device", "cpu", "--out", str(out)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        until = time.monotonic() + 60
+        while not _lines(out / "raw.csv") > 1 and time.monotonic() < until:
+            time.sleep(0.01)
+        process.kill()
+    assert json.loads((out / "meta.json").read_text())["plan_hash"]
+    assert (out / "points.csv").is_file()
+
+
+def test_the_bare_command_says_all_faults_of_its_options_at_once(tmp_path, capsys):
+    assert main(["--model", "tiny", "--out", "", "--seed", "-1", "--budget", "0", "--device", "cpi"]) == 2
+    starts = ["--out: is empty", "--seed: '-1' must be", "--budget: '0' must be", "--device: 'cpi' must be one of"]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    assert all(line.startswith(f"python3 -m calibration.measure: argument {start}")
+               for line, start in zip(lines, starts, strict=True))  # fmt: skip
+    assert main(["--modle", "tiny", "--out", "x"]) == 2
+    assert "--modle: unknown option; did you mean '--model'?" in capsys.readouterr().err
+
+
+def test_going_on_with_nothing_is_noticed(tmp_path, capsys):
+    out = tmp_path / "m"
+    assert main(["--model", "tiny", "--device", "fake", "--out", str(out), "--resume"]) == 0
+    assert capsys.readouterr().err.startswith(f"notice: --resume: {out} holds no measurement yet; it begins\n")

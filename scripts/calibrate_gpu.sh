@@ -5,7 +5,8 @@
 #
 # Needs Python 3.11 or newer with torch; where numpy and scipy are there as well, it fits a profile and validates it.
 # MODEL (llama-3.1-8b), TP (1), DTYPE, DEVICE (cuda), BUDGET (6m) and PYTHON (python3) may be set in the environment. A
-# folder of an earlier run is gone on with.
+# folder of an earlier run is gone on with. BUDGET=30s tries it out: one point of each operation goes first, and the
+# first line says what carries out attention, the last ones what was skipped, not captured in a graph, or throttled.
 set -uo pipefail
 
 model=${MODEL:-llama-3.1-8b} device=${DEVICE:-cuda} budget=${BUDGET:-6m} tp=${TP:-1} python=${PYTHON:-python3}

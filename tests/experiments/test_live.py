@@ -209,6 +209,21 @@ def test_another_device_than_the_config_s_is_noted(capsys: pytest.CaptureFixture
     assert any(w.startswith("gpu = h100, but this was measured on ") for w in result["sim"]["warnings"])
 
 
+@pytest.mark.parametrize("fits", [True, False])
+def test_rows_get_runs_of_pages_where_attention_wants_them_and_memory_suffices(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fits: bool
+) -> None:
+    made, pages = [], live_executor.Pages
+    monkeypatch.setattr(LiveDevice, "wants_runs", lambda *_: True)
+    monkeypatch.setattr(LiveDevice, "fits", lambda *_: fits)
+    monkeypatch.setattr(live_executor, "Pages", lambda *given: made.append(given) or pages(*given))
+    result = json_of(capsys, "live", "c.yaml", "--device", "cpu", "--runs", "1")["runs"][0]
+    assert result["completed"] == 12
+    ((count, run),) = made
+    assert (count, run) == (4 * run, run) if fits else (count <= 16, run) == (True, 1)
+    assert (run > 1) == fits
+
+
 def test_what_doesn_t_fit_the_device_is_said_before_anything_runs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from experiments.labels import line_name, row_names, run_labels, sim_value
 from experiments.results import Result, finite
 from simulator.metrics import LATENCIES
+from simulator.support import most_of, support_notes
 
 _HEADERS = {
     "ttft": "Time to First Token",
@@ -122,14 +123,13 @@ def cautions(results: Sequence[Result]) -> list[str]:
 
 
 def _leaning(results: Sequence[Result]) -> list[str]:
-    """What runs lean on beyond measured points, in the words of the one that does so most."""
+    """What runs lean on beyond measured points, part by part as in the one that does so most."""
     found = [result for result in results if sim_value(result, "cost_support", "notes")]
     if not found:
         return []
-    worst = min(found, key=lambda r: finite(sim_value(r, "cost_support", "interpolated")) or 0.0)
-    up_to = "" if len(found) == 1 else "up to "
     names = _named(results, lambda r: bool(sim_value(r, "cost_support", "notes")))
-    return [f"{names}: {up_to}{note}." for note in sim_value(worst, "cost_support", "notes")]
+    most = most_of([sim_value(result, "cost_support") for result in found])
+    return [f"{names}: {note}." for note in support_notes(most, "" if len(found) == 1 else "up to ")]
 
 
 def _named(results: Sequence[Result], which: Callable[[Result], bool]) -> str:

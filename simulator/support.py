@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ def cost_support(log: RunLog, cost_model: CostModel) -> dict[str, Any] | None:
 
     `extrapolated`: some look-up lies beyond the measured points; `fallback`: none does, but operations that were never
     timed are over FALLBACK_SHARE of the iteration; `interpolated`: the rest. `axes` holds, for each that was left, the
-    share of the busy time, the farthest value and the measured ends; `operations` those never timed, with their share;
-    `notes` is a sentence for what of it needs to be said: extrapolated over NOTED_SHARE, or any fallback.
+    share of the busy time, the farthest value and the measured ends; `operations` those never timed, with the share of
+    the busy time that goes into them; `notes` is a sentence for what of it needs to be said.
     """
     if not isinstance(cost_model, Table):
         return None
@@ -50,25 +50,41 @@ def cost_support(log: RunLog, cost_model: CostModel) -> dict[str, Any] | None:
         },
         "operations": {op: float(ns.sum()) / busy for op, ns in guessed.items()},
     }  # fmt: skip
-    return {**support, "notes": _notes(support)}
+    return {**support, "notes": support_notes(support)}
 
 
-def _notes(support: Mapping[str, Any]) -> list[str]:
-    notes = []
+def most_of(supports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of several runs' support what leans most, part by part: shares, axes, the operations that were never timed."""
+    axes: dict[str, Any] = {}
+    for support in supports:
+        for axis, one in support["axes"].items():
+            if axis not in axes or one["share"] > axes[axis]["share"]:
+                axes[axis] = one
+    return {
+        **{key: max(support[key] for support in supports) for key in ("extrapolated", "fallback")},
+        "axes": axes,
+        "operations": max((support["operations"] for support in supports), key=lambda ops: sum(ops.values())),
+    }
+
+
+def support_notes(support: Mapping[str, Any], up_to: str = "") -> list[str]:
+    """A sentence for each thing that readers must know; `up_to` stands before shares."""
+    said = []
     if support["extrapolated"] > NOTED_SHARE:
         axes = sorted(support["axes"].items(), key=lambda pair: -pair[1]["share"])
         left = "; ".join(
             f"{axis} {one['farthest']:,.0f}, measured {one['measured'][0]:,.0f} to {one['measured'][1]:,.0f}"
             for axis, one in axes
         )
-        notes.append(f"{_percent(support['extrapolated'])} of the busy time is extrapolated ({left})")
-    if support["fallback"] > 0:
+        said.append(f"{up_to}{_percent(support['extrapolated'])} of the busy time is extrapolated ({left})")
+    if sum(support["operations"].values()) > FALLBACK_SHARE:
         ops = sorted(support["operations"].items(), key=lambda pair: -pair[1])
         named = ", ".join(f"{op} {_percent(share)}" for op, share in ops[:NAMED])
         if others := ops[NAMED:]:
             named += f", {len(others)} others {_percent(sum(share for _, share in others))}"
-        notes.append(f"{_percent(support['fallback'])} of the busy time counts on operations never timed ({named})")
-    return notes
+        total = _percent(sum(support["operations"].values()))
+        said.append(f"{up_to}{total} of the busy time goes into operations never timed ({named})")
+    return said
 
 
 def work_of(log: RunLog) -> Work:

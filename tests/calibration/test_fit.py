@@ -13,7 +13,8 @@ import pytest
 from calibration.backends import fake
 from calibration.fit import fit_profile
 from calibration.grid import plan
-from calibration.points import FIT, Point, Timed
+from calibration.hosts import UNATTRIBUTED
+from calibration.points import FIT, WHOLE, Point, Timed
 from calibration.predict import Predictor
 from simulator.errors import ConfigError
 from simulator.profile import Profile
@@ -235,3 +236,18 @@ def test_linear_layers_of_another_model(rows: list[Timed]) -> None:
     one = [row for row in rows if row.point.n in (0, 6144)]
     with pytest.raises(ConfigError, match=r"o 4096 x 4096, .* needs 3 shapes, not 1"):
         fitted(one)
+
+
+def test_what_whole_layers_take_per_token_beyond_their_kernels_is_found(rows: list[Timed]) -> None:
+    """Every token of a layer 0.2 us longer than its kernels is an operation of its own; without that there is none."""
+    slower = [
+        replace(row, median_us=row.median_us + 0.2 * max(row.point.layers, 1) * row.point.tokens)
+        if row.point.op in WHOLE
+        else row
+        for row in rows
+    ]
+    (found,) = [op for op in fitted(slower).token_ops if op.op == UNATTRIBUTED]
+    assert found.us[0] == pytest.approx(0.2, rel=0.05)
+    assert found.count == LLAMA.layers
+    small = [op.us[0] for op in fitted(rows).token_ops if op.op == UNATTRIBUTED]
+    assert sum(small) < 0.005

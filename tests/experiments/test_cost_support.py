@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments.cli import main
+from simulator.support import most_of, support_notes
 
 CONFIG = """
 name: far
@@ -45,7 +46,7 @@ def test_within_them_there_is_nothing_to_say(tmp_path: Path, capsys: pytest.Capt
 def test_operations_that_were_never_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (sim,) = run(tmp_path, "gpu=h200", "engine.max_num_batched_tokens=8192")
     assert sim["cost_support"]["operations"]["gate_up"] > 0.1
-    assert "on operations never timed (gate_up " in capsys.readouterr().out
+    assert "into operations never timed (gate_up " in capsys.readouterr().out
 
 
 def test_a_cost_model_without_points_has_none(tmp_path: Path) -> None:
@@ -58,4 +59,18 @@ def test_a_sweep_says_it_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert len(sims) == 2
     notes = [line for line in capsys.readouterr().out.splitlines() if "extrapolated" in line]
     assert len(notes) == 1
-    assert notes[0].startswith("every run: up to ")
+    most = max(sim["cost_support"]["extrapolated"] for sim in sims)
+    assert notes[0].startswith(f"every run: up to {100 * most:.3g} % of the busy time is extrapolated")
+
+
+def test_a_sweep_names_what_each_part_leans_on_most() -> None:
+    def one(share: float, far: int, op: float) -> dict[str, object]:
+        axes = {"tokens": {"share": share, "farthest": far, "measured": [1, 10]}} if share else {}
+        return {"extrapolated": share, "fallback": 0.9, "axes": axes, "operations": {"rope": op}}
+
+    most = most_of([one(0.0, 0, 0.3), one(0.4, 20, 0.1), one(0.2, 30, 0.2)])
+    assert most["axes"]["tokens"]["farthest"] == 20
+    assert support_notes(most, "up to ") == [
+        "up to 40 % of the busy time is extrapolated (tokens 20, measured 1 to 10)",
+        "up to 30 % of the busy time goes into operations never timed (rope 30 %)",
+    ]

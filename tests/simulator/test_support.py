@@ -109,7 +109,7 @@ def test_says_which_operations_were_never_timed(tmp_path: Path) -> None:
     assert found is not None
     assert found["operations"]["rope"] > 0.1
     assert found["fallback"] > 0.9
-    assert any("on operations never timed (rope" in note for note in found["notes"])
+    assert any("into operations never timed (rope" in note for note in found["notes"])
 
 
 def test_cost_models_without_measured_points_have_none() -> None:

@@ -13,7 +13,7 @@ from calibration.fit import fit_profile
 from calibration.points import Timed, load_points
 from simulator.errors import ConfigError
 from simulator.hf_config import read_json
-from simulator.json_checks import Check
+from simulator.json_checks import MOST, Check
 from simulator.profile import SHAPE, Profile
 from simulator.specs import GIB, GPUS, GpuSpec, ModelSpec
 
@@ -56,28 +56,36 @@ def load_measured(folder: str | Path) -> Measured:
         raise ConfigError(f"{path}: schema_version: {meta.get('schema_version')!r} must be {SCHEMA_VERSION}")
     check = Check(str(path))
     check.mapping(meta, "", NEEDED, more=True)
-    shape = check.mapping(meta.get("model"), "model", SHAPE, more=True)
-    if unknown := set(shape) - {field.name for field in fields(ModelSpec)}:
-        check.fault("model", f"unknown keys {', '.join(sorted(unknown))}")
-    for key in SHAPE:
-        check.whole(shape.get(key), f"model.{key}")
-    for key, value in (
-        ("model.name", shape.get("name")),
-        *((key, meta.get(key)) for key in ("gpu", "dtype", "engine")),
-    ):
-        check.text(value, key)
+    shape = _shape(check, meta.get("model"))
+    for key in ("gpu", "dtype", "engine"):
+        check.text(meta.get(key), key)
     degree = check.whole(meta.get("tensor_parallel_size"), "tensor_parallel_size")
-    check.mapping(meta.get("device"), "device", ("name",), more=True)
+    device = check.mapping(meta.get("device"), "device", ("name",), more=True)
+    check.text(device.get("name"), "device.name")
+    check.number(device.get("memory_bytes"), "device.memory_bytes", 0, 1e15)
     floors = check.mapping(meta.get("repeat_floor_pct"), "repeat_floor_pct", (), more=True)
     given = {
         op: check.number(floor, f"repeat_floor_pct.{op}", 0, 1e6) for op, floor in floors.items() if floor is not None
     }
     check.raise_faults()
-    try:
-        model = ModelSpec(**shape)
-    except TypeError as error:
-        raise ConfigError(f"{path}: model: {error}") from None
+    model = ModelSpec(**shape)
     return Measured(root, load_points(root / "points.csv"), meta, model, degree, meta["gpu"], given)
+
+
+def _shape(check: Check, value: object) -> dict[str, Any]:
+    """The fields of a ModelSpec."""
+    needed = ("name", *SHAPE, "max_model_len")
+    optional = [field.name for field in fields(ModelSpec) if field.name not in needed]
+    shape = check.mapping(value, "model", needed, optional=optional)
+    check.text(shape.get("name"), "model.name")
+    for key in (*SHAPE, "max_model_len", "dtype_bytes"):
+        check.whole(shape.get(key), f"model.{key}")
+    check.number(shape.get("learned_positions"), "model.learned_positions", 0, MOST)
+    for key in ("tied_embeddings", "gated_mlp", "qk_norm"):
+        if not isinstance(shape.get(key, False), bool):
+            check.fault(f"model.{key}", f"{shape[key]!r} must be true or false")
+    check.choice(shape.get("biases"), "model.biases", ("none", "qkv", "attention", "all"))
+    return shape
 
 
 def fitted(measured: Measured, name: str) -> Profile:

@@ -32,7 +32,7 @@ RAW_COLUMNS = (
 class Records:
     """The files of one measurement in `folder`, opened for appending. `run` counts its sessions from 1.
 
-    Raises ConfigError where the folder can't be written.
+    Its methods raise ConfigError where the folder can't be written.
     """
 
     def __init__(self, folder: Path, *, dtype: str, run: int) -> None:
@@ -54,8 +54,9 @@ class Records:
         clocks = (f"{reading.sm_mhz:g}", reading.throttled) if reading else ("", "")
         point = astuple(replace(visit.point, mode=labels.mode))
         how = self.dtype, labels.l2, labels.clock_mode, sample.calls, f"{sample.us:.6g}"
-        self._writer.writerow((self.run, order, visit.purpose, attempt, *point, *how, *clocks))
-        self._file.flush()
+        with _writing(self.folder / RAW):
+            self._writer.writerow((self.run, order, visit.purpose, attempt, *point, *how, *clocks))
+            self._file.flush()
 
     def save(self, rows: Iterable[Timed], meta: Mapping[str, Any]) -> None:
         """Write points.csv and meta.json."""
@@ -66,7 +67,8 @@ class Records:
 
     def close(self) -> None:
         """Close raw.csv."""
-        self._file.close()
+        with suppress(OSError):  # of a full disk, which writing has said
+            self._file.close()
 
 
 def is_measured(folder: Path) -> bool:
@@ -150,8 +152,23 @@ def _has_rows(path: Path) -> bool:
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
     partial = path.with_name(f".{path.name}.partial")
-    write(partial)
-    os.replace(partial, path)
+    try:
+        with _writing(path):
+            write(partial)
+            os.replace(partial, path)
+    except ConfigError:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Within it, a disk that is full or gone is a line that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be written: {error.strerror}; --resume goes on from what is kept") from None
 
 
 def _cut_torn_line(path: Path) -> None:

@@ -409,3 +409,16 @@ def test_going_on_with_nothing_is_noticed(tmp_path, capsys):
     out = tmp_path / "m"
     assert main(["--model", "tiny", "--device", "fake", "--out", str(out), "--resume"]) == 0
     assert capsys.readouterr().err.startswith(f"notice: --resume: {out} holds no measurement yet; it begins\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_a_line_that_names_the_file_and_leaves_no_partial_one(tmp_path, capsys, monkeypatch):
+    def full(path, rows):
+        path.write_text("op")
+        Path("/dev/full").write_text("op")
+
+    monkeypatch.setattr("calibration.records.save_points", full)
+    assert main(["--model", "tiny", "--device", "fake", "--out", str(tmp_path)]) == 2
+    error = f"{tmp_path / 'points.csv'}: can't be written: No space left on device; --resume goes on from what is kept"
+    assert capsys.readouterr().err.splitlines()[-1] == error
+    assert [path.name for path in tmp_path.iterdir()] == ["raw.csv"]

@@ -130,7 +130,12 @@ def test_faults_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert "meta.json: repeat_floor_pct.linear: 'x' must be a number" in fault("fit", str(folder))
     (folder / "meta.json").write_text(text)
     change(folder, model={**json.loads(text)["model"], "hiden": 3})
-    assert "meta.json: model: unknown keys hiden" in fault("fit", str(folder))
+    assert "meta.json: model.hiden: unknown key; did you mean 'hidden'?" in fault("fit", str(folder))
+    for key, value in (("qk_norm", 1), ("max_model_len", "x"), ("dtype_bytes", 0), ("biases", "some")):
+        change(folder, model={**json.loads(text)["model"], key: value})
+        assert f"meta.json: model.{key}: {value!r} must be " in fault("fit", str(folder))
+    change(folder, model=json.loads(text)["model"], device={"name": "A", "memory_bytes": "x"})
+    assert "meta.json: device.memory_bytes: 'x' must be a number" in fault("fit", str(folder))
     (folder / "meta.json").write_text(text)
     (folder / "points.csv").write_text("op,m\nlinear,1\n")
     assert "points.csv:1: lacks the columns" in fault("fit", str(folder))

@@ -41,24 +41,29 @@ def read_table(
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(file, strict=True)
             wanted = [*numbers, *optional, *([text] if text else [])]
             missing = [name for name in wanted if name not in (reader.fieldnames or ())]
             if missing:
                 raise ConfigError(f"{path}:1: lacks the columns {', '.join(missing)}")
+            if twice := [name for name in wanted if (reader.fieldnames or ()).count(name) > 1]:
+                raise ConfigError(f"{path}:1: has more than one column {', '.join(twice)}")
             lines = [(reader.line_num, row) for row in reader]
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
-    except (UnicodeDecodeError, csv.Error):
-        raise ConfigError(f"{path}: isn't a CSV file") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{path}: isn't a CSV file: {error}") from None
     faults: list[str] = []
     rows = []
     for line, row in lines:
+        if None in row:
+            faults.append(f"{path}:{line}: has more cells than the first line has names")
+            continue
         present = [*numbers, *(name for name in optional if row[name])]
         rows.append(_row(f"{path}:{line}", row, present, text, least, faults))
     if len(faults) > MAX_FAULTS:
         faults[MAX_FAULTS:] = [f"{path}: and {len(faults) - MAX_FAULTS} more"]
-    if not rows:
+    if not lines:
         faults.append(f"{path}: holds no rows")
     if faults:
         raise ConfigError(faults)

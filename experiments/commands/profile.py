@@ -13,6 +13,7 @@ from simulator.profile import SHIPPED, Axis, AxisTable, GridTable, OpTable, Prof
 from simulator.profile_tables import MEASURED
 
 REPORTS = SHIPPED / "reports"
+IMPORTS = ("format", "model", "gpu", "tp", "name", "engine", "source", "licence", "out")  # options of import
 
 
 def main(arguments: list[str]) -> int:
@@ -37,6 +38,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--licence", metavar="TEXT", help="under which terms")
     parser.add_argument("--out", type=Path, metavar="FILE", help="what to write (default: NAME.json here)")
     given = parser.parse(arguments)
+    if given.action != "import" and (idle := [name for name in IMPORTS if getattr(given, name) is not None]):
+        raise ConfigError([f"servesim profile {given.action}: --{name}: is for import only" for name in idle])
     if given.action == "list":
         if given.what is not None:
             raise ConfigError(f"servesim profile list: takes no argument, and got {given.what}")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from calibration.importers.aiconfigurator import gemm
 from calibration.importers.folder import formats, metadata, read_folder
 from calibration.points import FIT, HOLDOUT, Point, Timed
 from simulator.errors import ConfigError
@@ -131,3 +132,19 @@ def test_a_folder_of_nothing_known(tmp_path: Path) -> None:
         read_folder(tmp_path / "none", model=MODEL, tp=1)
     with pytest.raises(ConfigError, match=r"columns of vidur$"):
         read_folder(H200, model=MODEL, tp=1, form="vidur")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('m,n,k,latency_us\n1,"2,3,4\n', ": isn't a CSV file: unexpected end of data"),
+        ("m,n,k,latency_us\n1,2,3,4,5\n", ":2: has more cells than the first line has names"),
+        ("m,n,k,latency_us,m\n1,2,3,4,5\n", ":1: has more than one column m"),
+    ],
+)
+def test_tables_that_would_be_read_as_something_else(text: str, fault: str, tmp_path: Path) -> None:
+    path = tmp_path / "gemm.csv"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        gemm(path, get_model("tiny"), 1)
+    assert caught.value.faults == [f"{path}{fault}"]

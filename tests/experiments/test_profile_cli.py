@@ -184,3 +184,11 @@ def test_degrees_that_a_model_or_its_tables_lack(capsys: pytest.CaptureFixture[s
     _, err = run(capsys, *given, "--model", "llama-3-70b", "--tp", "16", status=2)
     assert err.splitlines()[0].endswith("h200_sxm/collectives.csv: no all_reduce over 16 GPUs; it has 2, 4 GPUs")
     assert "no rows with num_heads 4, num_kv_heads 1, head_dim 128" in err
+
+
+def test_options_of_import_alone_are_refused_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = run(capsys, "show", "h200_llama-3.1-8b", "--tp", "2", "--out", "x.json", status=2)
+    assert err.splitlines() == [f"servesim profile show: --{name}: is for import only" for name in ("tp", "out")]
+    assert run(capsys, "list", "--model", "tiny", status=2)[1] == (
+        "servesim profile list: --model: is for import only\n"
+    )

@@ -21,7 +21,7 @@ from experiments.blame import outside_named
 from experiments.build import Workload, kv_memory, limits, reserved_of, slots_of, workload
 from experiments.config import Plan, RunConfig
 from experiments.live_errors import Timed, Watching, iteration_errors
-from experiments.live_result import combined, middle, spread
+from experiments.live_result import BUSY, medians, middle, spread
 from experiments.provenance import user_modules
 from experiments.records import RunContext, result_fields
 from experiments.resolved import resolved_text
@@ -38,7 +38,7 @@ from simulator.request import Request
 
 if TYPE_CHECKING:
     from experiments.live_device import LiveDevice
-    from experiments.live_executor import WallClock
+    from experiments.live_executor import LiveExecutor, WallClock
 
 Say = Callable[[str], None]
 
@@ -161,15 +161,17 @@ def _measure(
     backend = device.backend(decoder)
     logs, contexts, results = [], [], []
     host_us: list[float] = []
+    busy: list[float] = []
     iterations: list[Timed] = []
     say(f"{title_of(run)}: {len(load.requests)} requests that arrive within {_last_s(load):,.1f} s, {options.runs} x")
     for number in range(1, options.runs + 1):
         started = time.perf_counter()
-        log, host_ns, timed = _once(run, load.requests, size, device, decoder)
+        log, executor, timed = _once(run, load.requests, size, device, decoder)
         check_completed(run, log)
         context = _context(run, load, log, device, options, time.perf_counter() - started)
         logs.append(log)
-        host_us.append(median(host_ns) / NS_PER_US)
+        host_us.append(median(executor.host_ns) / NS_PER_US)
+        busy.append(executor.busy_share)
         iterations += timed
         contexts.append(context)
         results.append(result_fields(log, context, datetime.now().astimezone()))
@@ -177,7 +179,9 @@ def _measure(
             f"{title_of(run)}: run {number} of {options.runs}: {results[-1]['duration']:.2f} s,"
             f" mean E2EL {results[-1]['mean_e2el_ms']:.1f} ms; replayed: identical RunLog"
         )
-    fields, chosen = combined(results), middle(results)
+    chosen = middle(results)
+    fields = results[chosen]
+    fields["sim"]["warnings"] = [*fields["sim"]["warnings"], *_disturbed(device, busy)]
     fields["sim"] |= {
         "executor": "live",
         "cost_kind": "measured",
@@ -186,7 +190,9 @@ def _measure(
             "backend": backend,
             "runs": options.runs,
             "host_us": median(host_us),
+            "busy_shares": busy,
             "iteration_errors": iteration_errors(run, iterations),
+            "medians": medians(results),
             "spread": spread(results),
         },
     }
@@ -202,8 +208,8 @@ def _measure(
 
 def _once(
     run: RunConfig, requests: list[Request], size: Sizes, device: LiveDevice, decoder: Any
-) -> tuple[RunLog, list[int], list[Timed]]:
-    """(the log of one run, what each iteration took beside the decoder in ns, the iterations).
+) -> tuple[RunLog, LiveExecutor, list[Timed]]:
+    """(the log of one run, what carried it out, its iterations).
 
     Checked: each request has its tokens, and its times replayed give the identical log.
     """
@@ -229,7 +235,15 @@ def _once(
     replay = Watching(durations_ns(log))
     if serve(run, requests, replay).digest != log.digest:
         raise SimError(f"{title_of(run)}: replayed, the run gives another RunLog: live and simulated engine differ")
-    return log, executor.host_ns, replay.iterations
+    return log, executor, replay.iterations
+
+
+def _disturbed(device: LiveDevice, busy: list[float]) -> list[str]:
+    """A line where other work took the processor from a run; only one thread can tell."""
+    if device.kind != "cpu" or device.facts()["threads"] > 1 or min(busy) >= BUSY:
+        return []
+    shares = ", ".join(f"{share:.0%}" for share in busy)
+    return [f"other work took the processor: the decoder had it {shares} of its time"]
 
 
 def _context(

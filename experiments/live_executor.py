@@ -121,6 +121,7 @@ class LiveExecutor:
         self._start_ns = 0
         self._running: dict[Sequence, None] = {}
         self.host_ns: list[int] = []  # what each iteration took beside the decoder
+        self._ran_ns = self._took_ns = 0
 
     def tokens(self, request: Request) -> list[int]:
         """The prompt of `request` and what has come out for it."""
@@ -129,6 +130,11 @@ class LiveExecutor:
     def answered(self, request: Request) -> int:
         """How many tokens have come out for `request`."""
         return len(self._tokens[request.id]) - request.prompt_tokens
+
+    @property
+    def busy_share(self) -> float:
+        """The share of the decoder's time that this thread had a processor."""
+        return self._ran_ns / max(self._took_ns, 1)
 
     def prepare(self, plan: IterationPlan, batch: Batch, now_ns: int) -> None:
         """Note who computes what, and free the pages of whoever left."""
@@ -158,9 +164,10 @@ class LiveExecutor:
         device = self._decoder.device
         built = Rows.build(device, self._decoder.block_size, list(rows.values()))
         token_ids = torch.tensor(ids, device=device)
-        launched_ns = self._clock.elapsed_ns()
+        launched_ns, ran_ns = self._clock.elapsed_ns(), time.thread_time_ns()
         sampled = self._decoder.stack(token_ids, built).tolist()  # waits for the device
         decoded_ns = self._clock.elapsed_ns() - launched_ns
+        self._ran_ns, self._took_ns = self._ran_ns + time.thread_time_ns() - ran_ns, self._took_ns + decoded_ns
         came = dict(zip(rows, sampled, strict=True))
         for seq, new, context in self._work:
             tokens = self._tokens[seq.id]

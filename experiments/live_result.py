@@ -1,38 +1,27 @@
-"""Several live runs of one load as one result: medians of what they measured, and how far they lie apart."""
+"""Several live runs of one load as one result: the median run, whole, and how far the runs lie apart."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import median, median_low
+from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from experiments.measured import is_number
 from experiments.results import Result
 
-_BY = "mean_e2el_ms"  # the run whose single requests are kept is the middle one by this
+_BY = "mean_e2el_ms"
+BUSY = 0.9  # share of the time that a thread ran, below which other work has slowed a run
 
 
 def middle(results: Sequence[Result]) -> int:
-    """Which of several runs stands for all where a median can't be: the lower middle by mean latency."""
+    """The median run by mean latency; of an even number the lower of the two."""
     order = sorted(range(len(results)), key=lambda i: float(results[i][_BY]))
     return order[(len(order) - 1) // 2]
 
 
-def combined(results: Sequence[Result]) -> Result:
-    """The fields of `middle`'s run, every number outside of lists being the median over the runs."""
-    found: Result = _median(results, results[middle(results)])
-    return found
-
-
-def _median(values: Sequence[Any], chosen: Any) -> Any:
-    if isinstance(chosen, Mapping):
-        return {
-            key: _median([value.get(key) if isinstance(value, Mapping) else None for value in values], inner)
-            for key, inner in chosen.items()
-        }
-    if not all(map(is_number, values)):
-        return chosen
-    return median_low(values) if all(isinstance(value, int) for value in values) else median(values)
+def medians(results: Sequence[Result]) -> dict[str, float]:
+    """The median of every metric that isn't the same in all runs."""
+    return {key: float(median(result[key] for result in results)) for key in spread(results)}
 
 
 def spread(results: Sequence[Result]) -> dict[str, list[float]]:
@@ -53,7 +42,7 @@ def spread_text(result: Result) -> str:
         if name in live["spread"] and result.get(name):
             low, high = live["spread"][name]
             parts.append(f"{name.removesuffix('_ms')} {low:,.2f} to {high:,.2f}")
-    return f"median of {live['runs']} runs; {', '.join(parts)}" if parts else ""
+    return f"the median of {live['runs']} runs by mean E2EL; all runs: {', '.join(parts)}" if parts else ""
 
 
 def live_text(result: Result) -> str:

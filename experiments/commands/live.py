@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
         "--dtype", type=choice(DTYPE_NAMES), metavar="D",
         help="bf16, fp16 or fp32 (default: bf16; on the processor fp32)",
     )  # fmt: skip
-    parser.add_argument("--runs", type=whole, default=3, metavar="N", help="how often; numbers are medians (3)")
+    parser.add_argument("--runs", type=whole, default=3, metavar="N", help="how often; the median run is kept (3)")
     parser.add_argument(
         "--max-duration", type=duration_s, default=600.0, metavar="T",
         help="refuse loads whose arrivals alone last longer: seconds, or 10m, 1h (10m)",
@@ -93,6 +93,8 @@ def _report(plan: Plan, outcomes: list[Outcome], given: argparse.Namespace) -> N
         print(f"\n{live_text(outcome.result)}")
         for text in filter(None, (spread_text(outcome.result), errors_text(outcome.result))):
             print(text)
+        for warning in outcome.result["sim"]["warnings"]:
+            print(f"caution: {warning}")
         print(f"results: {outcome.out_dir}")
 
 

@@ -14,12 +14,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from experiments import live_executor  # noqa: E402
+from experiments import live, live_executor  # noqa: E402
 from experiments.cli import main  # noqa: E402
 from experiments.config import load  # noqa: E402
 from experiments.live_device import LiveDevice  # noqa: E402
 from experiments.live_errors import Timed, errors_text, iteration_errors  # noqa: E402
-from experiments.live_result import combined, middle, spread, spread_text  # noqa: E402
+from experiments.live_result import medians, middle, spread, spread_text  # noqa: E402
 from experiments.results import is_complete, is_live, load_result  # noqa: E402
 from experiments.yamltext import read  # noqa: E402
 from simulator.plan import MODES, BatchShape  # noqa: E402
@@ -86,7 +86,7 @@ def test_a_live_run_writes_what_a_simulated_one_writes(capsys: pytest.CaptureFix
     assert "run 2 of 2" in err
     assert err.count("replayed: identical RunLog") == 2
     assert "measured on" in out
-    assert "median of 2 runs; mean_ttft " in out
+    assert "the median of 2 runs by mean E2EL; all runs: mean_ttft " in out
     head = (folder / "config.resolved.yaml").read_text()
     assert "# Measured by `servesim live` --device cpu --dtype float32 --runs 2" in head
     assert read(folder / "config.resolved.yaml").value["engine"]["max_num_seqs"] == 3
@@ -321,19 +321,42 @@ def runs(*means: float) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def test_numbers_are_medians_and_lists_those_of_the_middle_run() -> None:
+def test_the_median_run_is_kept_whole_with_medians_beside_it() -> None:
     three = runs(30.0, 10.0, 20.0)
     assert middle(three) == 2
-    found = combined(three)
-    assert (found["mean_e2el_ms"], found["latencies"], found["date"], found["completed"]) == (20.0, [20.0], "2", 4)
-    assert found["sim"] == {"digest": "d2", "preemptions": 1, "kv_usage": {"mean": 0.2, "max": None}}
-    two = combined(runs(30.0, 10.0))
-    assert (two["mean_e2el_ms"], two["latencies"], two["completed"]) == (20.0, [10.0], 4)
+    assert middle(runs(30.0, 10.0)) == 1
+    assert medians(three) == {"mean_e2el_ms": 20.0, "mean_ttft_ms": 10.0}
+    assert medians(runs(30.0, 10.0))["mean_e2el_ms"] == 20.0
     assert spread(three) == {"mean_e2el_ms": [10.0, 30.0], "mean_ttft_ms": [5.0, 15.0]}
-    assert spread_text({**found, "sim": {"live": {"runs": 3, "spread": spread(three)}}}) == (
-        "median of 3 runs; mean_ttft 5.00 to 15.00, mean_e2el 10.00 to 30.00"
+    assert spread_text({**three[2], "sim": {"live": {"runs": 3, "spread": spread(three)}}}) == (
+        "the median of 3 runs by mean E2EL; all runs: mean_ttft 5.00 to 15.00, mean_e2el 10.00 to 30.00"
     )
-    assert spread_text({**found, "sim": {"live": {"runs": 1, "spread": {}}}}) == ""
+    assert spread_text({**three[2], "sim": {"live": {"runs": 1, "spread": {}}}}) == ""
+
+
+def test_a_result_is_one_run_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """Numbers, lists and tables are of the same run: counts add up, and means are those of the rows."""
+    result = json_of(capsys, "live", "c.yaml", "--runs", "3")["runs"][0]
+    rows = pd.read_csv(Path(result["out_dir"]) / "requests.csv")
+    (ttft,) = [name for name in rows.columns if name.startswith("ttft")]
+    assert result["mean_ttft_ms"] == pytest.approx(rows[ttft].mean(), rel=1e-3)
+    assert len(rows) == result["completed"]
+    modes = result["sim"]["iterations_by_mode"]
+    assert sum(mode["count"] for mode in modes.values()) == result["sim"]["iterations"]
+    assert sum(mode["time_share"] for mode in modes.values()) == pytest.approx(1)
+
+
+def test_other_work_on_the_processor_is_said() -> None:
+    class Device:
+        kind = "cpu"
+
+        def facts(self) -> dict[str, int]:
+            return {"threads": 1}
+
+    assert live._disturbed(Device(), [0.95, 0.97]) == []
+    assert live._disturbed(Device(), [0.95, 0.5]) == [
+        "other work took the processor: the decoder had it 95%, 50% of its time"
+    ]
 
 
 def test_the_shipped_load_needs_a_profile_to_be_simulated(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,6 +40,18 @@ class Planned:
     coarse: bool
 
 
+class Off(NamedTuple):
+    """Sizes between the lines of the grids, never fitted.
+
+    Tokens; (chunk, context); (rows, kv); (chunk, context, rows, kv).
+    """
+
+    tokens: tuple[int, ...]
+    prefill: tuple[tuple[int, int], ...]
+    decode: tuple[tuple[int, int], ...]
+    mixed: tuple[tuple[int, int, int, int], ...]
+
+
 class Beside(NamedTuple):
     """Decode rows next to longer chunks: sizes of both, of which `calls` makes a small design."""
 
@@ -73,13 +85,10 @@ class Axes:
     mixed_kv: tuple[int, ...]
     beside: Beside
     whole: tuple[Composition, ...]
+    off: Off
 
 
 MIXED_CHUNK = 16  # decode rows inside a mixed call are timed beside so short a chunk that its own time is small
-OFF_TOKENS = (257, 513, 700)
-OFF_PREFILL = ((384, 0), (384, 256), (384, 3000), (1024, 3000))
-OFF_DECODE = ((4, 3000), (16, 3000), (64, 3000), (32, 512), (8, 700))
-OFF_MIXED = ((128, 512, 8, 700), (384, 0, 24, 512), (512, 2048, 32, 3000), (700, 0, 8, 128))
 
 FULL = Axes(
     tokens=(1, 8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192),
@@ -106,6 +115,12 @@ FULL = Axes(
         (1, 64, 0, 4, 512), (1, 256, 0, 16, 1024), (1, 256, 1024, 4, 2048), (1, 512, 0, 32, 512),
         (2, 384, 0, 64, 256), (1, 1920, 0, 128, 1024),
     ),
+    off=Off(
+        tokens=(257, 513, 700),
+        prefill=((384, 0), (384, 256), (384, 3000), (1024, 3000)),
+        decode=((4, 3000), (16, 3000), (64, 3000), (32, 512), (8, 700)),
+        mixed=((128, 512, 8, 700), (384, 0, 24, 512), (512, 2048, 32, 3000), (700, 0, 8, 128)),
+    ),
 )  # fmt: skip
 
 # For a processor: the same operations, where a call takes milliseconds at most for a tiny model.
@@ -130,6 +145,12 @@ SMALL = Axes(
         (1, 128, 256, 0, 0),
         (1, 16, 0, 4, 128), (1, 64, 0, 8, 256), (1, 64, 256, 2, 256), (1, 128, 0, 16, 64), (2, 96, 0, 8, 128),
         (1, 384, 0, 16, 256),
+    ),
+    off=Off(
+        tokens=(257, 513, 700),
+        prefill=((384, 0), (384, 700), (100, 300), (700, 128)),
+        decode=((2, 700), (8, 700), (24, 300), (16, 512), (32, 400)),
+        mixed=((32, 0, 8, 128), (128, 0, 12, 512), (200, 256, 16, 700), (64, 0, 2, 300)),
     ),
 )  # fmt: skip
 
@@ -177,7 +198,7 @@ def _points(model: ModelSpec, axes: Axes, tp: int, ranks: int) -> Iterator[Plann
     shapes = [(gemm.outputs, gemm.inputs) for gemm in model.gemms(tp)] + [(-(-model.vocab // tp), model.hidden)]
     for n, k in shapes:
         yield from _line([Point("linear", m=m, n=n, k=k) for m in axes.tokens], every=3)
-        yield from _between(Point("linear", m=m, n=n, k=k) for m in OFF_TOKENS)
+        yield from _between(Point("linear", m=m, n=n, k=k) for m in axes.off.tokens)
     for op in ELEMENTWISE:
         if op == "rope" and model.learned_positions:
             continue
@@ -209,9 +230,9 @@ def _attention(axes: Axes, longest: int) -> Iterator[Planned]:
         yield Planned(mixed(axes.uneven_rows[0], mean, kv_max=UNEVEN * mean), "", False)
     for i, (chunk, ctx, rows, tokens) in enumerate(axes.beside.calls()):
         yield Planned(mixed(rows, tokens, chunk, ctx), "", i % 4 == 0)
-    yield from _between(prefill(chunk, ctx) for chunk, ctx in OFF_PREFILL)
-    yield from _between(decode(rows, tokens) for rows, tokens in OFF_DECODE)
-    yield from _between(mixed(rows, tokens, chunk, ctx) for chunk, ctx, rows, tokens in OFF_MIXED)
+    yield from _between(prefill(chunk, ctx) for chunk, ctx in axes.off.prefill)
+    yield from _between(decode(rows, tokens) for rows, tokens in axes.off.decode)
+    yield from _between(mixed(rows, tokens, chunk, ctx) for chunk, ctx, rows, tokens in axes.off.mixed)
 
 
 def _line(points: Sequence[Point], every: int = 2) -> Iterator[Planned]:

@@ -13,7 +13,7 @@ from experiments.latencies import LATENCIES, per_request
 from experiments.live_errors import errors_text
 from experiments.live_result import live_text, spread_text
 from experiments.results import Result, finite, is_live
-from experiments.tables import aligned, compact
+from experiments.tables import aligned, compact, is_unseen
 from simulator.metrics import percentile_key
 
 Floats = NDArray[np.float64]
@@ -45,8 +45,9 @@ def accuracy(result: Result, measured: Result) -> dict[str, Any]:
         for statistic in STATISTICS:
             pairs = ((result, ours), (measured, {} if stated else theirs))
             a, b = (_statistic(r, columns, name, statistic) for r, columns in pairs)
-            if a is not None and b is not None:
-                key = f"mean_{name}_ms" if statistic == "mean" else f"{statistic}_{name}_ms"
+            key = f"mean_{name}_ms" if statistic == "mean" else f"{statistic}_{name}_ms"
+            seen = not any(is_unseen(r, key) for r in (result, measured))
+            if a is not None and b is not None and seen:
                 metrics.append(_metric(key, a, b))
     errors, lines = _per_request(ours, theirs)
     if live:

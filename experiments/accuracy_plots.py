@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from experiments.curves import SHARE, distribution
 from experiments.labels import run_label, subtitle
 from experiments.latencies import LATENCIES, latencies_ms, per_request
-from experiments.results import ITERATIONS, Result
+from experiments.results import ITERATIONS, Result, is_live
 from experiments.style import Floats, figure, heading, legend, line_style
 from simulator.clock import NS_PER_S
 
@@ -26,6 +27,8 @@ def plot_accuracy(result: Result, measured: Result, folder: Path) -> list[Path]:
     Returns the PNG files.
     """
     labels, what = [run_label(result), run_label(measured)], subtitle([result])
+    if is_live(measured):
+        labels = [f"simulated: {labels[0]}", f"measured: {labels[1]}"]
     return [
         *_latency([latencies_ms(result), latencies_ms(measured)], labels, what, folder / "compare_latency"),
         *_load([_curves(result), _curves(measured)], labels, what, folder / "compare_load"),
@@ -56,6 +59,7 @@ def _load(series: list[Curves], labels: list[str], what: str, path: Path) -> lis
             for i, (one, label) in enumerate(zip(series, labels, strict=True)):
                 _line(panel, one[name], i, label)
             panel.set(title=TITLES[name], ylabel="requests", ylim=(0, None))
+            panel.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes[-1, 0].set(xlabel="time since the first arrival (s)", xlim=(0, None))
         heading(fig, f"{labels[0]} and {labels[1]}: load over time", what)
         legend(fig, 2)

@@ -46,9 +46,12 @@ def spread_text(result: Result) -> str:
 
 
 def live_text(result: Result) -> str:
-    """What a live result was measured on, and how much of an iteration is the host's: two lines."""
+    """What a live result was measured on, in a line."""
     live = result["sim"]["live"]
-    return (
-        f"measured on {live['device_name']}, {live['dtype']}, attention by {live['backend']}\n"
-        f"beside the decoder an iteration takes {live['host_us']:.0f} us (median): a simulation's host_overhead_us"
-    )
+    return f"measured on {live['device_name']}, {live['dtype']}, attention by {live['backend']}"
+
+
+def host_text(result: Result) -> str:
+    """How much of an iteration is the host's, in a line."""
+    us = result["sim"]["live"]["host_us"]
+    return f"beside the decoder an iteration takes {us:.0f} us (median): host_overhead_us of another load's simulation"

@@ -78,7 +78,7 @@ def duration_s(text: str) -> float:
 
 def _report(plan: Plan, outcomes: list[Outcome], given: argparse.Namespace) -> None:
     from experiments.live_errors import errors_text
-    from experiments.live_result import live_text, spread_text
+    from experiments.live_result import host_text, live_text, spread_text
     from experiments.run import write_summary
     from experiments.tables import comparison_table, console_block
 
@@ -90,7 +90,7 @@ def _report(plan: Plan, outcomes: list[Outcome], given: argparse.Namespace) -> N
         return
     print(comparison_table(results) if plan.is_sweep else console_block(results[0]))
     for outcome in outcomes:
-        print(f"\n{live_text(outcome.result)}")
+        print(f"\n{live_text(outcome.result)}\n{host_text(outcome.result)}")
         for text in filter(None, (spread_text(outcome.result), errors_text(outcome.result))):
             print(text)
         for warning in outcome.result["sim"]["warnings"]:

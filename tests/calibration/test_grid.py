@@ -131,3 +131,15 @@ def test_a_processor_has_a_smaller_grid_of_the_same_operations():
     assert axes_for("cuda") is axes_for("fake") is FULL
     assert {each.point.op for each in small} == {each.point.op for each in full}
     assert 150 <= len(small) < len(full)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_points_between_the_lines_lie_inside_the_grid(device):
+    """What tests interpolation must not test extrapolation."""
+    planned = plan(LLAMA, axes=axes_for(device))
+    for op in ("linear", "prefill", "decode", "mixed"):
+        grid = [each.point for each in planned if each.point.op == op and each.split != OFF_GRID]
+        for point in (each.point for each in planned if each.point.op == op and each.split == OFF_GRID):
+            for axis in ("m", "chunk", "ctx", "n_dec", "kv_dec"):
+                sizes = [getattr(other, axis) for other in grid]
+                assert min(sizes) <= getattr(point, axis) <= max(sizes), (point, axis)

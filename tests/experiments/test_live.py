@@ -119,6 +119,15 @@ def test_static_against_continuous(capsys: pytest.CaptureFixture[str]) -> None:
     assert static["utilisation"]["padding"] > 0
     assert static["respond_at"] == "batch_end"
     assert "static, live on cpu" in out.replace("\n", " ")
+    folder = by_label["static, live on cpu"]["out_dir"]
+    assert main(["run", "c.yaml", "scheduler={name: static, batch_size: 4, batch_timeout_ms: 5}"]) == 0
+    simulated = only("c/[0-9a-f]*-3")
+    capsys.readouterr()
+    assert main(["compare", str(simulated), str(folder)]) == 0
+    table = capsys.readouterr().out
+    assert "e2el ms" in table
+    assert "tpot ms" not in table  # nobody saw tokens come one by one
+    assert "itl ms" not in table
 
 
 def test_compare_holds_a_simulation_to_a_live_run(capsys: pytest.CaptureFixture[str]) -> None:

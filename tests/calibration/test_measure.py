@@ -321,6 +321,7 @@ def _resumed(out, capsys):
     """(exit status, lines on stderr) of going on, with every file as it was where it is refused."""
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
     model = json.loads((fake_folder() / "meta.json").read_text())["model"]["name"]
+    capsys.readouterr()
     status = main(["--model", model, "--device", "fake", "--out", str(out), "--resume"])
     if status:
         assert before == {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}

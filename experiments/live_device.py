@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from calibration.backends.cpu import threads
+from calibration.backends.cpu import keep_memory, threads
 from calibration.environment import available_memory_bytes, cpu_name
 from experiments.local_gpu import local_gpu
 from simulator.errors import ConfigError, MissingError, UserError
@@ -48,6 +48,7 @@ class LiveDevice:
         self._dtype = getattr(torch, self.dtype_name)
         if kind == "cpu":
             torch.set_num_threads(threads())  # as its kernels are timed
+            keep_memory()
         self.name = torch.cuda.get_device_name() if kind == "cuda" else cpu_name()
 
     def facts(self) -> dict[str, Any]:

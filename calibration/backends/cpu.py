@@ -8,9 +8,11 @@ core. Several threads are timed by the wall clock. There are no graphs and no cl
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -28,6 +30,22 @@ _NO_MEMORY = ("can't allocate memory", "not enough memory")
 _NO_KERNEL = ("not implemented for", "not supported", "unsupported")
 
 
+# glibc's mallopt: give nothing back to the system, and take all but the largest blocks from the heap.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, (1 << 30, 32 << 20)
+
+
+def keep_memory() -> None:
+    """Keep memory that was taken once, as a GPU's allocator does; where the C library isn't glibc, do nothing.
+
+    Else every large result is new to the process and paid for page by page: a decoder layer of 128 tokens took 2.9 ms
+    instead of 2.1, its kernels one by one 1.8 instead of 1.7.
+    """
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for option, value in zip((_TRIM_THRESHOLD, _MMAP_THRESHOLD), _KEPT_BYTES, strict=True):
+            mallopt(option, value)
+
+
 class CpuDevice:
     """See calibration.backends.Device. Raises MissingError without torch."""
 
@@ -41,6 +59,7 @@ class CpuDevice:
         self._torch = load_torch()
         self._threads_before = self._torch.get_num_threads()
         self._torch.set_num_threads(threads())
+        keep_memory()
         self._now_ns = time.thread_time_ns if self._torch.get_num_threads() == 1 else time.perf_counter_ns
         self._begun = time.monotonic(), time.process_time()
         self._cache_bytes = last_level_cache_bytes()

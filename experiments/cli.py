@@ -61,7 +61,7 @@ def _main(arguments: list[str]) -> int:
         print(f"servesim: {last.filename}:{last.lineno}: SystemExit: {error.code}: left the program", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("servesim: interrupted; finished runs are kept", file=sys.stderr)
+        print("servesim: interrupted; results that were complete are kept", file=sys.stderr)
         return 130
     except UserError as error:
         for fault in error.faults:

@@ -362,7 +362,7 @@ def test_an_interrupt_is_status_130() -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.splitlines()[-1] == "servesim: interrupted; finished runs are kept"
+    assert err.splitlines()[-1] == "servesim: interrupted; results that were complete are kept"
     assert "Traceback" not in err
     assert not list(Path("results").rglob("*.json"))
 

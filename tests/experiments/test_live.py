@@ -268,7 +268,7 @@ def test_an_interrupted_run_leaves_nothing_behind(
     assert main(["live", "c.yaml", "--runs", "1"]) == 130
     first, last = capsys.readouterr().err.splitlines()
     assert first == "c: 12 requests that arrive within 0.1 s, 1 x"
-    assert last == "servesim: interrupted; finished runs are kept"
+    assert last == "servesim: interrupted; results that were complete are kept"
     assert not list(Path().glob("results/*/live-*"))
 
 

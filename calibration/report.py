@@ -116,6 +116,16 @@ class Report:
             lines += ["", "The rows that are farthest off:", "", *_markdown(WORST_HEAD, rows)]
         return "\n".join(lines) + "\n"
 
+    def totals(self) -> list[Region]:
+        """One region for each operation: all of its points."""
+        operations = [region.operation for region in self.regions]
+        return [r for r in self.regions if r.region == "all" or operations.count(r.operation) == 1]
+
+    def summary(self) -> str:
+        """Median / 90th percentile of each operation's held-out errors, in one line."""
+        errors = ", ".join(f"{r.operation} {r.median_pct:.1f} / {r.p90_pct:.1f}" for r in self.totals())
+        return f"median / 90th percentile in %: {errors}" if errors else "no point was held out"
+
     def to_json(self) -> dict[str, Any]:
         """The JSON document, numbers to 4 significant digits."""
         rounded: dict[str, Any] = _rounded(asdict(self))

@@ -108,8 +108,8 @@ class Profile:
         Path(path).write_text(_dump(self.to_json()) + "\n", encoding="utf-8")
 
 
-def load_profile(name_or_path: str | Path) -> Profile:
-    """A shipped profile by name, or one from a JSON file. Raises ConfigError."""
+def load_profile(name_or_path: str | Path, key: str = "profile") -> Profile:
+    """A shipped profile by name, or one from a JSON file. Raises ConfigError, with `key` for one that isn't there."""
     shipped = shipped_profiles()
     path = Path(name_or_path)
     if str(name_or_path) in shipped:
@@ -117,7 +117,7 @@ def load_profile(name_or_path: str | Path) -> Profile:
     elif not path.is_file():
         names = ", ".join(shipped)
         nearest = did_you_mean(name_or_path, shipped)
-        raise ConfigError(f"cost_model.profile: {str(name_or_path)!r} is neither a file nor one of {names}{nearest}")
+        raise ConfigError(f"{key}: {str(name_or_path)!r} is neither a file nor one of {names}{nearest}")
     return Profile.from_json(read_json(path), str(path))
 
 

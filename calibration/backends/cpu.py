@@ -162,4 +162,5 @@ def load_torch() -> Any:
     try:
         return import_module("torch")
     except ImportError as error:
-        raise MissingError(f"calibrate needs torch, which can't be imported: {error}; see pytorch.org") from None
+        hint = "see pytorch.org; --device fake needs none"
+        raise MissingError(f"calibrate needs torch, which can't be imported: {error}; {hint}") from None

@@ -38,12 +38,11 @@ def fit(arguments: list[str]) -> int:
     name = given.name or f"{measured.gpu}_{measured.model.name}_tp{measured.tensor_parallel_size}"
     profile = fitted(measured, name)
     out = given.out or given.folder / PROFILE
-    write(out, profile.save)
     report = validate(profile, measured.rows, measured.repeat_floor_pct)
+    write(out, replace(profile, metadata={**profile.metadata, "held_out": report.summary()}).save)
     print(f"{out}: {report.what}; {report.points['fit']:,} points fitted")
-    for region in report.regions:
-        if region.region == "all" or sum(r.operation == region.operation for r in report.regions) == 1:
-            print(f"  {region.operation}: median error {region.median_pct:.1f} % of {region.points} held out")
+    for region in report.totals():
+        print(f"  {region.operation}: median error {region.median_pct:.1f} % of {region.points} held out")
     spec = gpu_spec(measured)
     if spec is not None:
         save_gpu(spec, given.folder / GPU)

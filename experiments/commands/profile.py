@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from calibration.report import Report
@@ -13,6 +14,7 @@ from simulator.profile import SHIPPED, Axis, AxisTable, GridTable, OpTable, Prof
 from simulator.profile_tables import MEASURED
 
 REPORTS = SHIPPED / "reports"
+NONE_OF_OURS = "notice: all from public tables; `servesim calibrate measure` has run on no GPU yet"
 IMPORTS = ("format", "model", "gpu", "tp", "name", "engine", "source", "licence", "out")  # options of import
 
 
@@ -44,6 +46,7 @@ def main(arguments: list[str]) -> int:
         if given.what is not None:
             raise ConfigError(f"servesim profile list: takes no argument, and got {given.what}")
         print("\n".join(f"{name}  {headline(load_profile(name))}" for name in shipped_profiles()))
+        print(NONE_OF_OURS, file=sys.stderr)
         return 0
     if given.what is None:
         needs = "a PROFILE, a name or a file" if given.action == "show" else "a DIR, the folder of timings"

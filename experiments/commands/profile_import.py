@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from calibration.importers.llmservingsim import FORMAT as LLMSERVINGSIM
@@ -56,8 +57,9 @@ def _folder(given: argparse.Namespace) -> None:
         )
     except ConfigError as error:
         raise ConfigError([f"{folder}: {fault}" for fault in error.faults]) from None
-    _save(profile, given.out)
-    print(validate(profile, imported.rows, imported.repeat_floor_pct).text(worst=False))
+    report = validate(profile, imported.rows, imported.repeat_floor_pct)
+    _save(replace(profile, metadata={**profile.metadata, "held_out": report.summary()}), given.out)
+    print(report.text(worst=False))
 
 
 def _layers(given: argparse.Namespace, found: list[Source]) -> None:

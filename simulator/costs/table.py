@@ -156,7 +156,7 @@ def _fitting(name: str, platform: Platform) -> Profile:
     if not isinstance(name, str):
         raise ConfigError(f"cost_model.profile: {name!r} must be a name or a path")
     if name != AUTO:
-        profile = load_profile(name)
+        profile = load_profile(name, "cost_model.profile")
         faults = mismatches(profile, platform)
         if faults:
             raise ConfigError([f"cost_model.profile: {name}: {fault}" for fault in faults])

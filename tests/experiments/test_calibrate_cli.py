@@ -43,6 +43,7 @@ def test_fit_then_validate(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert not err
     profile = load_profile(folder / "profile.json")
     assert profile.shape["hidden"] == 256
+    assert profile.metadata["held_out"].startswith("median / 90th percentile in %: linear ")
     out, err = run(capsys, "validate", str(folder), "--strict")
     assert "operation" in out
     assert "stack (graph)" in out

@@ -20,7 +20,8 @@ def run(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> tup
 
 
 def test_list_names_every_shipped_profile(capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = run(capsys, "list")
+    out, err = run(capsys, "list")
+    assert "`servesim calibrate measure` has run on no GPU yet" in err
     assert [line.split()[0] for line in out.splitlines()] == shipped_profiles()
     assert "llama-3.1-8b on 2 x rtx-pro-6000" in out
 
@@ -90,6 +91,7 @@ def test_import_of_tables_of_two_projects_in_one_folder(tmp_path: Path, capsys: 
     assert imported.attention.decode.us == shipped.attention.decode.us
     assert imported.metadata["source"] == "here"
     assert "vidur" in imported.metadata["timed_linear"]
+    assert "decode 2." in imported.metadata["held_out"]
     assert "roofline" in run(capsys, "show", str(out))[0]
 
 

@@ -185,7 +185,7 @@ def test_all_faults_at_once() -> None:
 
 
 def test_unknown_name_lists_what_is_shipped() -> None:
-    with pytest.raises(ConfigError, match=r"cost_model\.profile: .*did you mean 'rtx4090_llama-3\.1-8b'"):
+    with pytest.raises(ConfigError, match=r"^profile: .*did you mean 'rtx4090_llama-3\.1-8b'"):
         load_profile("rtx4090-llama-3.1-8b")
 
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from calibration.attention_fit import fit_attention
-from calibration.hosts import fit_host
-from calibration.operations import ALLREDUCE, fit_operations
+from calibration.fitting.attention_fit import fit_attention
+from calibration.fitting.hosts import fit_host
+from calibration.fitting.operations import ALLREDUCE, fit_operations
 from calibration.points import FIT, Timed
 from simulator.curves import Curve, total
 from simulator.errors import ConfigError

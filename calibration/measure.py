@@ -16,15 +16,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from calibration import records
-from calibration.backends import BUILTIN, Device, Kernels, open_device
-from calibration.environment import checkout, host, versions
-from calibration.findings import FALLS, noted
-from calibration.grid import Planned, axes_for, plan, plan_hash
+from calibration.harness import records
+from calibration.harness.backends import BUILTIN, Device, Kernels, open_device
+from calibration.harness.environment import checkout, host, versions
+from calibration.harness.findings import FALLS, noted
+from calibration.harness.grid import Planned, axes_for, plan, plan_hash
+from calibration.harness.progress import Progress
+from calibration.harness.session import COMPLETE, Session
+from calibration.harness.stopping import INTERRUPTED, Watch
 from calibration.points import Timed
-from calibration.progress import Progress
-from calibration.session import COMPLETE, Session
-from calibration.stopping import INTERRUPTED, Watch
 from simulator.errors import ConfigError, SimError, UserError
 from simulator.names import gpu_named
 from simulator.specs import GIB, ModelSpec, check_tensor_parallel, get_model

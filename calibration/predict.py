@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from calibration.operations import ALLREDUCE, ELEMENT_BYTES, EMBEDDING
+from calibration.fitting.operations import ALLREDUCE, ELEMENT_BYTES, EMBEDDING
 from calibration.points import ATTENTION, WHOLE, Point
 from simulator.costs.attention import AttentionTimes
 from simulator.costs.reach import EXTRAPOLATED, FALLBACK, FALLBACK_SHARE, INTERPOLATED, Work

@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from calibration.backends.cpu import keep_memory, threads
-from calibration.environment import available_memory_bytes, cpu_name
+from calibration.harness.backends.cpu import keep_memory, threads
+from calibration.harness.environment import available_memory_bytes, cpu_name
 from experiments.local_gpu import local_gpu
 from simulator.errors import ConfigError, MissingError, UserError
 from simulator.memory_plan import activation_bytes

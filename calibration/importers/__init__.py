@@ -1,1 +1,1 @@
-"""Readers of other projects' kernel timings; each gives a `simulator.profile.Profile`."""
+"""Readers of other projects' kernel timings: points for the fit, or a profile of them as they are."""

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import yaml
 
+from calibration.fitting.joins import MixedCall, UnevenCall, fit_alphas, fit_powers
 from calibration.importers.tables import Row, read_table
-from calibration.joins import MixedCall, UnevenCall, fit_alphas, fit_powers
 from simulator.curves import Curve, Grid, total
 from simulator.errors import ConfigError
 from simulator.profile import SHAPE, Attention, AxisTable, GridTable, OpTable, Profile, constant_alpha

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from calibration.fit import fit_profile
-from calibration.grid import plan
+from calibration.harness.grid import plan
 from calibration.importers.layer_points import layer_points, summed_steps
 from calibration.importers.llmservingsim import sources
 from calibration.points import ATTENTION, FIT, OFF_GRID, WHOLE, Point, Timed

@@ -4,8 +4,8 @@ import statistics
 
 import pytest
 
-from calibration.backends import open_device
-from calibration.backends.fake import FakeDevice, true_us
+from calibration.harness.backends import open_device
+from calibration.harness.backends.fake import FakeDevice, true_us
 from calibration.points import Point
 from simulator.specs import MODELS, ModelSpec
 

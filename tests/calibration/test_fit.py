@@ -10,10 +10,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from calibration.backends import fake
 from calibration.fit import fit_profile
-from calibration.grid import plan
-from calibration.hosts import UNATTRIBUTED
+from calibration.fitting.hosts import UNATTRIBUTED
+from calibration.harness.backends import fake
+from calibration.harness.grid import plan
 from calibration.points import FIT, WHOLE, Point, Timed
 from calibration.predict import Predictor
 from simulator.errors import ConfigError

@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from calibration.forms import Roofline, fit_linear, fit_roofline, gathered, gemm_work
-from calibration.grids import decode_grid, smooth_grid
+from calibration.fitting.forms import Roofline, fit_linear, fit_roofline, gathered, gemm_work
+from calibration.fitting.grids import decode_grid, smooth_grid
 from simulator.errors import MissingError
 
 TRUTH = Roofline(3.0, 5e8, 2e6, 2.5)

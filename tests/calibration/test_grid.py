@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from calibration.grid import FULL, SMALL, axes_for, plan, plan_hash
+from calibration.harness.grid import FULL, SMALL, axes_for, plan, plan_hash
 from calibration.points import ELEMENTWISE, FIT, HOLDOUT, OFF_GRID, OPS, held_out
 from simulator.specs import MODELS
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from calibration.joins import MixedCall, UnevenCall, fit_alphas, fit_powers
+from calibration.fitting.joins import MixedCall, UnevenCall, fit_alphas, fit_powers
 
 
 def calls(truth: dict[tuple[int, int], float]) -> list[MixedCall]:

@@ -9,17 +9,17 @@ from itertools import pairwise
 import pytest
 import torch
 
-from calibration.allreduce import Reductions, timings
 from calibration.attention import attend
-from calibration.backends import OutOfMemory, Unsupported, open_device
-from calibration.backends.cpu import CpuDevice
-from calibration.grid import SMALL, plan
-from calibration.kernels import TorchKernels, _lengths
+from calibration.harness.allreduce import Reductions, timings
+from calibration.harness.backends import OutOfMemory, Unsupported, open_device
+from calibration.harness.backends.cpu import CpuDevice
+from calibration.harness.grid import SMALL, plan
+from calibration.harness.kernels import TorchKernels, _lengths
+from calibration.harness.progress import Progress
+from calibration.harness.records import Records
+from calibration.harness.session import COMPLETE, Session
+from calibration.harness.stopping import Watch
 from calibration.points import OPS, Point, load_points
-from calibration.progress import Progress
-from calibration.records import Records
-from calibration.session import COMPLETE, Session
-from calibration.stopping import Watch
 from simulator.specs import MODELS
 
 TINY = MODELS["tiny"]
@@ -291,7 +291,7 @@ def test_all_sizes_are_timed_at_once_and_a_failure_is_not_tried_again(monkeypatc
         asked.append(ranks)
         return {size: [(float(size), 1)] for size in sizes}
 
-    monkeypatch.setattr("calibration.allreduce.timings", timed)
+    monkeypatch.setattr("calibration.harness.allreduce.timings", timed)
     reductions = Reductions("bfloat16")
     for size in (256, 1024):
         assert reductions.built(Point("allreduce", bytes=size, ranks=2)).timed == [(size, 1)]
@@ -303,7 +303,7 @@ def test_all_sizes_are_timed_at_once_and_a_failure_is_not_tried_again(monkeypatc
         asked.append(ranks)
         raise Unsupported("no link")
 
-    monkeypatch.setattr("calibration.allreduce.timings", fail)
+    monkeypatch.setattr("calibration.harness.allreduce.timings", fail)
     broken = Reductions("bfloat16")
     for _ in range(2):
         with pytest.raises(Unsupported, match="no link"):

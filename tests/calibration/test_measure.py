@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from calibration.harness.records import RAW_COLUMNS, alone
 from calibration.measure import main
 from calibration.points import load_points
-from calibration.records import RAW_COLUMNS, alone
 from experiments.cli import main as servesim
 from simulator.specs import MODELS, ModelSpec
 from tests.calibration.measured import cpu_folder, fake_folder
@@ -208,8 +208,11 @@ def test_without_torch_it_is_missing(tmp_path):
 
 
 def test_the_measuring_modules_import_nothing_but_torch():
-    seen, queue = set(), ["calibration.measure", *(f"calibration.backends.{name}" for name in ("cuda", "cpu", "fake"))]
-    queue += ["calibration.kernels", "calibration.allreduce"]
+    seen, queue = (
+        set(),
+        ["calibration.measure", *(f"calibration.harness.backends.{name}" for name in ("cuda", "cpu", "fake"))],
+    )
+    queue += ["calibration.harness.kernels", "calibration.harness.allreduce"]
     outside = set()
     while queue:
         name = queue.pop()
@@ -418,7 +421,7 @@ def test_a_full_disk_is_a_line_that_names_the_file_and_leaves_no_partial_one(tmp
         path.write_text("op")
         Path("/dev/full").write_text("op")
 
-    monkeypatch.setattr("calibration.records.save_points", full)
+    monkeypatch.setattr("calibration.harness.records.save_points", full)
     assert main(["--model", "tiny", "--device", "fake", "--out", str(tmp_path)]) == 2
     error = f"{tmp_path / 'points.csv'}: can't be written: No space left on device; --resume goes on from what is kept"
     assert capsys.readouterr().err.splitlines()[-1] == error

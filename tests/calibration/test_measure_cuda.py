@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from calibration.backends import BUILTIN, CaptureFailed, OutOfMemory, Reading, cuda, open_device, smi
+from calibration.harness.backends import BUILTIN, CaptureFailed, OutOfMemory, Reading, cuda, open_device, smi
 from simulator.errors import ConfigError, MissingError, SimError
 from simulator.specs import MODELS
 

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from calibration import environment
+from calibration.harness import environment
 
 
 def test_the_host_is_described():

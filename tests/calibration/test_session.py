@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from calibration.backends import CaptureFailed, OutOfMemory, Reading, Unsupported
-from calibration.backends.fake import FakeDevice, FakeKernels, true_us
-from calibration.grid import plan
-from calibration.order import POINT, REPEAT, anchors, visits
+from calibration.harness.backends import CaptureFailed, OutOfMemory, Reading, Unsupported
+from calibration.harness.backends.fake import FakeDevice, FakeKernels, true_us
+from calibration.harness.grid import plan
+from calibration.harness.order import POINT, REPEAT, anchors, visits
+from calibration.harness.progress import Progress
+from calibration.harness.records import RAW_COLUMNS, Records, load
+from calibration.harness.session import COMPLETE, Session
+from calibration.harness.stopping import BUDGET, INTERRUPTED, Watch
 from calibration.points import FLAGGED, OK, Point, load_points
-from calibration.progress import Progress
-from calibration.records import RAW_COLUMNS, Records, load
-from calibration.session import COMPLETE, Session
-from calibration.stopping import BUDGET, INTERRUPTED, Watch
 from simulator.errors import SimError
 from simulator.specs import MODELS
 
@@ -278,7 +278,7 @@ def test_a_throttled_point_is_timed_again_at_most_twice_and_then_flagged(tmp_pat
 
 
 def test_where_clocks_are_always_throttled_points_are_not_timed_again_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("calibration.session.MAX_RETRIES", 3)
+    monkeypatch.setattr("calibration.harness.session.MAX_RETRIES", 3)
     device = Throttled(Reading(1500.0, throttled="hw_slowdown"), times=1 << 30)
     run = Run(tmp_path, device=device, before=device.at).go()
     decodes = [row for row in run.rows if row.point.op == "decode"]

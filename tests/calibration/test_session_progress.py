@@ -2,8 +2,8 @@
 
 import io
 
-from calibration import progress
-from calibration.progress import Progress
+from calibration.harness import progress
+from calibration.harness.progress import Progress
 
 
 class Terminal(io.StringIO):

@@ -6,11 +6,11 @@ import statistics
 
 import pytest
 
-from calibration.backends import Built, CaptureFailed, Reading
-from calibration.backends.fake import FakeDevice
+from calibration.harness.backends import Built, CaptureFailed, Reading
+from calibration.harness.backends.fake import FakeDevice
+from calibration.harness.stats import half_width, mad, median, quantile
+from calibration.harness.timing import Labels, Measurement, Sample, compute_bound, measure, throttling, usual_clock
 from calibration.points import Point
-from calibration.stats import half_width, mad, median, quantile
-from calibration.timing import Labels, Measurement, Sample, compute_bound, measure, throttling, usual_clock
 
 LINEAR = Point("linear", m=64, n=512, k=256)
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from calibration.forms import LinearForm, fit_linear, gathered
+from calibration.fitting.forms import LinearForm, fit_linear, gathered
 from calibration.points import Timed
 from simulator.errors import ConfigError
 from simulator.profile import Axis, OpTable

@@ -12,8 +12,8 @@ import threading
 import time
 from contextlib import suppress
 
-from calibration.backends import Reading
-from calibration.environment import output
+from calibration.harness.backends import Reading
+from calibration.harness.environment import output
 
 SETTINGS = (
     "driver_version", "vbios_version", "power.limit", "power.max_limit", "clocks.max.sm", "clocks.max.memory",

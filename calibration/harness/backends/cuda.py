@@ -13,8 +13,17 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from calibration.backends import Call, CaptureFailed, Kernels, OutOfMemory, Reading, Unsupported, skip_status, smi
-from calibration.backends.cpu import load_torch
+from calibration.harness.backends import (
+    Call,
+    CaptureFailed,
+    Kernels,
+    OutOfMemory,
+    Reading,
+    Unsupported,
+    skip_status,
+    smi,
+)
+from calibration.harness.backends.cpu import load_torch
 from simulator.errors import ConfigError, MissingError, SimError
 from simulator.specs import ModelSpec
 
@@ -29,7 +38,7 @@ BF16_MAJOR = 8  # compute capability, Ampere
 
 
 class CudaDevice:
-    """The first visible GPU; see calibration.backends.Device. Raises MissingError without torch or CUDA."""
+    """The first visible GPU; see calibration.harness.backends.Device. Raises MissingError without torch or CUDA."""
 
     kind = "cuda"
     graphs = True
@@ -119,7 +128,7 @@ class CudaDevice:
 
     def kernels(self, model: ModelSpec, *, dtype: str, tp: int, seed: int) -> Kernels:
         """The model's operations in torch, once the device is warm. Raises ConfigError for the type."""
-        from calibration.kernels import TorchKernels
+        from calibration.harness.kernels import TorchKernels
 
         torch = self._torch
         if dtype == "bfloat16" and self._properties.major < BF16_MAJOR:

@@ -15,9 +15,9 @@ from simulator.specs import ModelSpec
 
 # Device: (module, class). Imported when used, so that fake needs no torch.
 BUILTIN = {
-    "cuda": ("calibration.backends.cuda", "CudaDevice"),
-    "cpu": ("calibration.backends.cpu", "CpuDevice"),
-    "fake": ("calibration.backends.fake", "FakeDevice"),
+    "cuda": ("calibration.harness.backends.cuda", "CudaDevice"),
+    "cpu": ("calibration.harness.backends.cpu", "CpuDevice"),
+    "fake": ("calibration.harness.backends.fake", "FakeDevice"),
 }
 
 Call = Callable[[], object]

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from calibration.forms import fit_roofline
-from calibration.grids import Cell, Cells, decode_grid, smooth_grid
-from calibration.joins import POWERS, Column, MixedCall, UnevenCall, fit_alphas, fit_powers
+from calibration.fitting.forms import fit_roofline
+from calibration.fitting.grids import Cell, Cells, decode_grid, smooth_grid
+from calibration.fitting.joins import POWERS, Column, MixedCall, UnevenCall, fit_alphas, fit_powers
 from calibration.points import Point, Timed
 from calibration.predict import batch_shape
 from simulator.costs.attention import AttentionTimes

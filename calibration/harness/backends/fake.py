@@ -19,7 +19,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from calibration.backends import Built, Call, Reading, skip_status
+from calibration.harness.backends import Built, Call, Reading, skip_status
 from calibration.points import ELEMENTWISE, Point
 from simulator.specs import ModelSpec
 

@@ -9,16 +9,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from calibration.backends import Built, Device, Kernels, Reading
-from calibration.findings import clocks, describe, falls, repeat_floor_pct, skipped
-from calibration.grid import Planned
-from calibration.order import ANCHOR, POINT, REPEAT, Visit, anchors, visits
+from calibration.harness.backends import Built, Device, Kernels, Reading
+from calibration.harness.findings import clocks, describe, falls, repeat_floor_pct, skipped
+from calibration.harness.grid import Planned
+from calibration.harness.order import ANCHOR, POINT, REPEAT, Visit, anchors, visits
+from calibration.harness.progress import Progress
+from calibration.harness.records import Records
+from calibration.harness.stats import mad, median, quantile
+from calibration.harness.stopping import Stopped, Watch
+from calibration.harness.timing import Labels, Measurement, Sample, measure, throttling, usual_clock
 from calibration.points import FLAGGED, OK, Point, Timed
-from calibration.progress import Progress
-from calibration.records import Records
-from calibration.stats import mad, median, quantile
-from calibration.stopping import Stopped, Watch
-from calibration.timing import Labels, Measurement, Sample, measure, throttling, usual_clock
 from simulator.errors import SimError
 
 BLOCK = 25  # timings between two looks at the anchors

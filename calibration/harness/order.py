@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from calibration.grid import Planned
+from calibration.harness.grid import Planned
 from calibration.points import FIT, Point
 
 POINT, REPEAT, ANCHOR = "point", "repeat", "anchor"

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from calibration.forms import Column, least_squares
+from calibration.fitting.forms import Column, least_squares
 from calibration.points import WHOLE, Point, Timed
 from calibration.predict import Predictor
 from simulator.profile import EagerHost, OpTable, Profile

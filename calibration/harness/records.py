@@ -15,9 +15,9 @@ from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any
 
-from calibration.order import Visit
+from calibration.harness.order import Visit
+from calibration.harness.timing import Labels, Sample
 from calibration.points import Point, Timed, load_points, save_points
-from calibration.timing import Labels, Sample
 from simulator.errors import ConfigError
 from simulator.hf_config import is_number, read_json
 from simulator.json_checks import Check

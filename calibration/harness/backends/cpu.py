@@ -16,8 +16,8 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from calibration.backends import Call, CaptureFailed, Kernels, Reading, skip_status
-from calibration.environment import available_memory_bytes, cpu_name, last_level_cache_bytes, total_memory_bytes
+from calibration.harness.backends import Call, CaptureFailed, Kernels, Reading, skip_status
+from calibration.harness.environment import available_memory_bytes, cpu_name, last_level_cache_bytes, total_memory_bytes
 from simulator.errors import MissingError
 from simulator.specs import ModelSpec
 
@@ -47,7 +47,7 @@ def keep_memory() -> None:
 
 
 class CpuDevice:
-    """See calibration.backends.Device. Raises MissingError without torch."""
+    """See calibration.harness.backends.Device. Raises MissingError without torch."""
 
     kind = "cpu"
     graphs = False
@@ -114,7 +114,7 @@ class CpuDevice:
 
     def kernels(self, model: ModelSpec, *, dtype: str, tp: int, seed: int) -> Kernels:
         """The model's operations in torch."""
-        from calibration.kernels import TorchKernels
+        from calibration.harness.kernels import TorchKernels
 
         where = self._torch.device("cpu")
         return TorchKernels(self, where, model, dtype, tp=tp, seed=seed, rotated_bytes=ROTATED_BYTES)

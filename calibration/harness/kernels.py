@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibration.allreduce import Reductions
 from calibration.attention import Row, Rows, attend, kernel, page_tokens, wants_runs
-from calibration.backends import Built, Call, Device, OutOfMemory
 from calibration.decoder import Decoder, Norm, activate, normalise, rotate, write_pages
-from calibration.grid import STACK_LAYERS
+from calibration.harness.allreduce import Reductions
+from calibration.harness.backends import Built, Call, Device, OutOfMemory
+from calibration.harness.grid import STACK_LAYERS
 from calibration.points import ATTENTION, ELEMENTWISE, WHOLE, Point
 from simulator.specs import GIB, ModelSpec
 
@@ -30,7 +30,7 @@ Shape = tuple[int, ...]
 
 
 class TorchKernels:
-    """The operations of one of `tp` ranks; see calibration.backends.Kernels.
+    """The operations of one of `tp` ranks; see calibration.harness.backends.Kernels.
 
     `rotated_bytes`: how much a point's buffer sets hold together at most, where it isn't one set that is larger.
     """

@@ -1,7 +1,7 @@
 """All-reduce between the GPUs of one machine: a process per rank, bounded in time. Standard library and torch only.
 
-`python3 -m calibration.allreduce` is one rank: NCCL on GPUs, gloo on processors (for tests; says nothing about links).
-Not yet run on several GPUs.
+`python3 -m calibration.harness.allreduce` is one rank: NCCL on GPUs, gloo on processors (for tests; says nothing about
+links). Not yet run on several GPUs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from calibration.backends import Built, Unsupported
-from calibration.environment import ROOT
-from calibration.grid import REDUCED_BYTES
+from calibration.harness.backends import Built, Unsupported
+from calibration.harness.environment import ROOT
+from calibration.harness.grid import REDUCED_BYTES
 from calibration.points import Point
 
 SAMPLES, WARM_CALLS, BLOCK_US, MAX_REPEATS = 20, 5, 1000.0, 1000
@@ -55,7 +55,13 @@ def timings(
 ) -> Timings:
     """Time all-reduces of `sizes` bytes per rank over `ranks` processes. Raises Unsupported where they fail or hang."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as ending:
-        command = [sys.executable, "-m", "calibration.allreduce", f"--meet={folder}/meet", f"--backend={backend}"]
+        command = [
+            sys.executable,
+            "-m",
+            "calibration.harness.allreduce",
+            f"--meet={folder}/meet",
+            f"--backend={backend}",
+        ]
         command += [f"--ranks={ranks}", f"--dtype={dtype}", *map(str, sizes)]
         loopback = {"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
         errors = ending.enter_context((Path(folder) / "errors").open("w+", encoding="utf-8", errors="replace"))
@@ -121,7 +127,7 @@ def _block_us(dist: Any, x: Any, calls: int, sync: Any) -> float:
 
 def main() -> None:
     """One rank; the first prints what it measured as JSON."""
-    parser = argparse.ArgumentParser("python3 -m calibration.allreduce")
+    parser = argparse.ArgumentParser("python3 -m calibration.harness.allreduce")
     for option, kind in (("rank", int), ("ranks", int), ("meet", str), ("backend", str), ("dtype", str)):
         parser.add_argument(f"--{option}", type=kind, required=True)
     parser.add_argument("sizes", type=int, nargs="+")

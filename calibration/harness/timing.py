@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from calibration.backends import Built, Call, CaptureFailed, Device, Reading
+from calibration.harness.backends import Built, Call, CaptureFailed, Device, Reading
+from calibration.harness.stats import half_width, median
 from calibration.points import WHOLE, Point
-from calibration.stats import half_width, median
 
 MIN_SAMPLES, MAX_SAMPLES = 10, 100
 LEAST_SAMPLES = 3  # of a point so slow that its time is over before MIN_SAMPLES

@@ -11,7 +11,7 @@ from typing import Any
 
 from simulator import __version__
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 10.0
 
 

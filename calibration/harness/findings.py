@@ -8,9 +8,9 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from calibration.backends import Reading
+from calibration.harness.backends import Reading
+from calibration.harness.stats import median
 from calibration.points import Point, Timed
-from calibration.stats import median
 
 AXES = ("m", "seqs", "chunk", "n_dec", "kv_dec", "bytes")
 FALL, FALLS = 0.9, "falls: "

@@ -1,0 +1,1 @@
+"""The forms that a fit gives to timed points."""

@@ -1,0 +1,1 @@
+"""Times kernels: the plan, the loop, the devices, the files. Standard library and torch only."""

@@ -22,18 +22,20 @@ from __future__ import annotations
 import csv
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import ConfigError
+from simulator.errors import ConfigError, raise_faults
+from simulator.spec_types import ModelSpec
 from simulator.suggest import did_you_mean
 
 ELEMENTWISE = ("embedding", "norm", "rope", "activation", "add", "kv_write", "sampling")
 ATTENTION = ("prefill", "decode", "mixed")
 WHOLE = ("layer", "stack")
+LM_HEAD = "lm_head"
 OPS = ("linear", *ELEMENTWISE, *ATTENTION, *WHOLE, "allreduce")
 MODES = ("graph", "eager", "plain")
 OK, FLAGGED = "ok", "flagged"  # flagged: timed, but while clocks were throttled or without settling
@@ -122,7 +124,7 @@ _OPTIONAL: dict[str, tuple[str, ...]] = {
 # No machine times anything beyond these, and arithmetic on it would overflow.
 MOST_TOKENS, MOST = 10**12, dict.fromkeys(("seqs", "n_dec", "layers", "ranks"), 10**5)
 LEAST_US, MOST_US = 1e-3, 1e10
-MAX_FAULTS, LONGEST_CELL = 20, 40
+LONGEST_CELL = 40
 _KEYS = tuple(field.name for field in fields(Point))
 _VALUES = tuple(field.name for field in fields(Timed) if field.name != "point")
 _SIZES = tuple(name for name in _KEYS if name not in ("op", "mode"))
@@ -153,21 +155,32 @@ def as_row(row: Timed) -> list[str]:
     return [f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in cells]
 
 
-def load_points(path: Path) -> list[Timed]:
-    """Read points.csv. Raises ConfigError with a line per fault, at most MAX_FAULTS and how many more there are."""
+def linear_shapes(model: ModelSpec, tp: int) -> dict[str, tuple[int, int]]:
+    """{name: (n, k)} of one rank's linear layers, the LM head last."""
+    shapes = {gemm.name: (gemm.outputs, gemm.inputs) for gemm in model.gemms(tp)}
+    return shapes | {LM_HEAD: (-(-model.vocab // tp), model.hidden)}
+
+
+def read_cells(path: Path, wanted: Sequence[str]) -> list[tuple[int, dict[str | None, str]]]:
+    """(line, cells by column name) of a CSV file that has the `wanted` columns once. Raises ConfigError."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, strict=True)
             names = reader.fieldnames or ()
-            if missing := [name for name in COLUMNS if name not in names]:
+            if missing := [name for name in wanted if name not in names]:
                 raise ConfigError(f"{path}:1: lacks the columns {', '.join(missing)}")
-            if twice := [name for name in COLUMNS if names.count(name) > 1]:
+            if twice := [name for name in wanted if names.count(name) > 1]:
                 raise ConfigError(f"{path}:1: has more than one column {', '.join(twice)}")
-            lines = [(reader.line_num, row) for row in reader]
+            return [(reader.line_num, row) for row in reader]
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path}: isn't a CSV file: {error}") from None
+
+
+def load_points(path: Path) -> list[Timed]:
+    """Read points.csv. Raises ConfigError with a line per fault, at most MAX_FAULTS and how many more there are."""
+    lines = read_cells(path, COLUMNS)
     faults: list[str] = []
     rows = [_timed(f"{path}:{line}", row, faults) for line, row in lines]
     seen: dict[Point, int] = {}
@@ -176,10 +189,7 @@ def load_points(path: Path) -> list[Timed]:
             faults.append(f"{path}:{line}: the same point as in line {seen[row.point]}: each is there once")
     if not rows:
         faults.append(f"{path}: holds no points")
-    if len(faults) > MAX_FAULTS:
-        faults[MAX_FAULTS:] = [f"{path}: and {len(faults) - MAX_FAULTS} more"]
-    if faults:
-        raise ConfigError(faults)
+    raise_faults(path, faults)
     return rows
 
 

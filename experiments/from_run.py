@@ -15,13 +15,12 @@ from experiments.measured import (
     Fields,
     load_meta,
     load_requests,
-    raise_faults,
     read_jsonl,
     shown,
 )
 from simulator.clock import NS_PER_MS
 from simulator.costs.table import mismatches
-from simulator.errors import ConfigError
+from simulator.errors import ConfigError, raise_faults
 from simulator.profile import Profile, load_profile
 from simulator.specs import Platform
 

@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import ConfigError
+from simulator.errors import ConfigError, raise_faults
 from simulator.metrics import PERCENTILES, percentile_key
 
 REQUESTS, META, WORKLOAD, TIMESERIES = "requests.jsonl", "meta.json", "workload.jsonl", "timeseries.csv"
 CLOCKS = ("queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
 COUNTS = ("input_toks", "output_toks")
 SERIES = ("t", "running", "waiting")
-MAX_FAULTS = 20
 
 Fields = dict[str, Any]
 Floats = NDArray[np.float64]
@@ -197,13 +196,6 @@ def read_jsonl(path: Path, faults: list[str]) -> list[tuple[int, Fields]]:
         else:
             faults.append(f"{path}:{line}: must be an object")
     return found
-
-
-def raise_faults(path: Path, faults: list[str]) -> None:
-    """Raise ConfigError with the first MAX_FAULTS faults and the number of others, where there are any."""
-    if faults:
-        more = len(faults) - MAX_FAULTS
-        raise ConfigError(faults[:MAX_FAULTS] + ([f"{path}: and {more} more"] if more > 0 else []))
 
 
 def is_number(value: object) -> bool:

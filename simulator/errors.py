@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+
+MAX_FAULTS = 20
 
 
 class SimError(Exception):
@@ -41,3 +44,10 @@ class MissingError(SimError):
 
 class PolicyError(SimError):
     """A scheduler or a cost model broke its contract; names it, the rule, the value, the time, the iteration."""
+
+
+def raise_faults(path: Path, faults: list[str]) -> None:
+    """Raise ConfigError with the first MAX_FAULTS faults and the number of others, where there are any."""
+    if faults:
+        more = len(faults) - MAX_FAULTS
+        raise ConfigError(faults[:MAX_FAULTS] + ([f"{path}: and {more} more"] if more > 0 else []))

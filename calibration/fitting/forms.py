@@ -46,7 +46,8 @@ def least_squares() -> Callable[..., Any]:
     try:
         from scipy.optimize import least_squares as solve
     except ImportError:
-        raise MissingError("a fit needs scipy: pip install 'servesim[calibrate]'") from None
+        hint = "pip install -e '.[calibrate]' in a clone"
+        raise MissingError(f"a fit needs scipy, which isn't installed: {hint}") from None
     found: Callable[..., Any] = solve
     return found
 

@@ -9,13 +9,13 @@ from functools import cached_property
 import numpy as np
 
 from calibration.fitting.forms import LinearForm, fit_linear, gathered
-from calibration.points import Timed
+from calibration.points import LM_HEAD, Timed, linear_shapes
 from simulator.errors import ConfigError
 from simulator.profile import Axis, OpTable
 from simulator.profile_tables import FALLBACK
 from simulator.specs import ModelSpec
 
-LM_HEAD, FINAL_NORM, SAMPLING, EMBEDDING, ALLREDUCE = "lm_head", "final_norm", "sampling", "embedding", "allreduce"
+FINAL_NORM, SAMPLING, EMBEDDING, ALLREDUCE = "final_norm", "sampling", "embedding", "allreduce"
 # Calls per layer, beside its linear layers and its attention.
 PER_LAYER = {"norm": 2, "rope": 1, "kv_write": 1, "activation": 1, "add": 2}
 ALLREDUCES_PER_LAYER = 2
@@ -38,12 +38,6 @@ class Operations:
     def fallback(self) -> list[str]:
         """Operations that were never timed."""
         return [op.op for op in (*self.token_ops, *self.sequence_ops) if op.basis == FALLBACK]
-
-
-def linear_shapes(model: ModelSpec, tp: int) -> dict[str, tuple[int, int]]:
-    """{name: (n, k)} of one rank's linear layers, the LM head last."""
-    shapes = {gemm.name: (gemm.outputs, gemm.inputs) for gemm in model.gemms(tp)}
-    return shapes | {LM_HEAD: (-(-model.vocab // tp), model.hidden)}
 
 
 def fit_operations(rows: Sequence[Timed], model: ModelSpec, tp: int) -> Operations:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
 
-from calibration.points import ELEMENTWISE, FIT, HOLDOUT, OFF_GRID, WHOLE, Point, held_out
+from calibration.points import ELEMENTWISE, FIT, HOLDOUT, OFF_GRID, WHOLE, Point, held_out, linear_shapes
 from simulator.specs import ModelSpec
 
 STACK_LAYERS = 4
@@ -195,8 +195,7 @@ def _fits(point: Point, model: ModelSpec) -> bool:
 
 
 def _points(model: ModelSpec, axes: Axes, tp: int, ranks: int) -> Iterator[Planned]:
-    shapes = [(gemm.outputs, gemm.inputs) for gemm in model.gemms(tp)] + [(-(-model.vocab // tp), model.hidden)]
-    for n, k in shapes:
+    for n, k in linear_shapes(model, tp).values():
         yield from _line([Point("linear", m=m, n=n, k=k) for m in axes.tokens], every=3)
         yield from _between(Point("linear", m=m, n=n, k=k) for m in axes.off.tokens)
     for op in ELEMENTWISE:

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration.importers.imported import Imported, linears, merged
+from calibration.importers.imported import Imported, merged
 from calibration.importers.tables import Row, columns, read_table
-from calibration.points import Point
+from calibration.points import Point, linear_shapes
 from simulator.costs.collectives import measured
 from simulator.errors import ConfigError
 from simulator.specs import ModelSpec
@@ -38,7 +38,7 @@ def gemm(path: Path, model: ModelSpec, tp: int) -> Imported:
 def gemm_repeats(path: Path, model: ModelSpec, tp: int) -> Imported:
     """No rows, but the median difference of one collection's time from the median of all, over the model's calls."""
     runs = [name for name in columns(path) if name.endswith("_us")]
-    own = set(linears(model, tp).values())
+    own = set(linear_shapes(model, tp).values())
     rows = [row for row in read_table(path, ("n", "k", "m", *runs), least=1) if (row["n"], row["k"]) in own]
     if not rows:
         return Imported(())

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from calibration.importers import aiconfigurator, vidur
-from calibration.importers.imported import Imported, Reader, Shape, linears, split
+from calibration.importers.imported import Imported, Reader, Shape, split
 from calibration.importers.tables import columns
-from calibration.points import WHOLE, Timed
+from calibration.points import WHOLE, Timed, linear_shapes
 from simulator.errors import ConfigError
 from simulator.specs import ModelSpec
 
@@ -46,7 +46,7 @@ def read_folder(folder: Path, *, model: ModelSpec, tp: int, form: str | None = N
             faults += error.faults
     if faults:
         raise ConfigError(faults)
-    own = set(linears(model, tp).values())
+    own = set(linear_shapes(model, tp).values())
     rows = _relevant(_first_of_each(parts), own)
     if not rows:
         raise ConfigError(f"{folder}: its tables hold nothing of {model.name} on {tp} ranks")

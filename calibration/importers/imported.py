@@ -31,12 +31,6 @@ class Imported:
 Reader = Callable[[Path, ModelSpec, int], Imported]
 
 
-def linears(model: ModelSpec, tp: int) -> dict[str, Shape]:
-    """{name: (n, k)} of one rank's linear layers, the LM head among them."""
-    shapes = {gemm.name: (gemm.outputs, gemm.inputs) for gemm in model.gemms(tp)}
-    return shapes | {"lm_head": (-(-model.vocab // tp), model.hidden)}
-
-
 def merged(times: Iterable[tuple[Point, float]], l2: str = "hot") -> list[Timed]:
     """One row per point, with the median of its times in microseconds, in the order of points; none held out yet."""
     ordered = sorted(times, key=lambda pair: pair[0])

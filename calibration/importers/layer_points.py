@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from calibration.importers.imported import Imported, linears, merged, split
+from calibration.importers.imported import Imported, merged, split
 from calibration.importers.llmservingsim import Source
 from calibration.importers.tables import read_table
-from calibration.points import ATTENTION, FIT, OFF_GRID, Point, Timed
+from calibration.points import ATTENTION, FIT, OFF_GRID, Point, Timed, linear_shapes
 from calibration.validate import SUMMED
 from simulator.curves import Curve, total
 from simulator.specs import ModelSpec
@@ -29,7 +29,7 @@ OTHERS = {
 
 def layer_points(source: Source, *, model: ModelSpec, tp: int) -> Imported:
     """One degree's tables as rows, a fifth held out. Raises ConfigError with a line per fault."""
-    shapes = linears(model, tp)
+    shapes = linear_shapes(model, tp)
 
     def point(layer: str, m: int) -> Point | None:
         if layer in LINEARS:
@@ -68,7 +68,7 @@ def summed_steps(rows: Sequence[Timed], *, model: ModelSpec, tp: int) -> list[Ti
     It tests how kernels add up, not what a host spends between them.
     """
     at = _curves(rows)
-    shapes = linears(model, tp)
+    shapes = linear_shapes(model, tp)
     head = shapes.pop("lm_head")
     per_layer = [*((1.0, at("linear", shape)) for shape in shapes.values()), (2.0, at("norm"))]
     layer = total([*per_layer, (1.0, at("rope")), (1.0, at("activation"))])

@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import ConfigError
+from calibration.points import read_cells
+from simulator.errors import ConfigError, raise_faults
 
 Row = dict[str, Any]
-MAX_FAULTS = 20
-
-
 LIMIT = 1e15
 # Endings of columns that hold times.
 TIMES = ("_us", "_ms", ".median")
@@ -39,20 +37,7 @@ def read_table(
     lacks it. Other columns are ignored. Raises ConfigError with a line per fault, at most MAX_FAULTS, and for an empty
     table.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)
-            wanted = [*numbers, *optional, *([text] if text else [])]
-            missing = [name for name in wanted if name not in (reader.fieldnames or ())]
-            if missing:
-                raise ConfigError(f"{path}:1: lacks the columns {', '.join(missing)}")
-            if twice := [name for name in wanted if (reader.fieldnames or ()).count(name) > 1]:
-                raise ConfigError(f"{path}:1: has more than one column {', '.join(twice)}")
-            lines = [(reader.line_num, row) for row in reader]
-    except OSError as error:
-        raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{path}: isn't a CSV file: {error}") from None
+    lines = read_cells(path, [*numbers, *optional, *([text] if text else [])])
     faults: list[str] = []
     rows = []
     for line, row in lines:
@@ -61,17 +46,14 @@ def read_table(
             continue
         present = [*numbers, *(name for name in optional if row[name])]
         rows.append(_row(f"{path}:{line}", row, present, text, least, faults))
-    if len(faults) > MAX_FAULTS:
-        faults[MAX_FAULTS:] = [f"{path}: and {len(faults) - MAX_FAULTS} more"]
     if not lines:
         faults.append(f"{path}: holds no rows")
-    if faults:
-        raise ConfigError(faults)
+    raise_faults(path, faults)
     return rows
 
 
 def _row(
-    where: str, row: dict[str, str], numbers: Sequence[str], text: str | None, least: int, faults: list[str]
+    where: str, row: dict[str | None, str], numbers: Sequence[str], text: str | None, least: int, faults: list[str]
 ) -> Row:
     parsed: Row = {}
     for name in numbers:

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from calibration.importers.imported import Imported, linears, merged
+from calibration.importers.imported import Imported, merged
 from calibration.importers.tables import Row, columns, read_table
-from calibration.points import Point
+from calibration.points import Point, linear_shapes
 from simulator.errors import ConfigError
 from simulator.specs import ModelSpec
 
@@ -45,7 +45,7 @@ def mlp(path: Path, model: ModelSpec, tp: int) -> Imported:
         "n_expanded_embd": model.intermediate, "vocab_size": model.vocab, "num_tensor_parallel_workers": tp,
     }  # fmt: skip
     rows = _chosen(path, read_table(path, (*MLP, *names.values()), least=1), wanted)
-    shapes = linears(model, tp)
+    shapes = linear_shapes(model, tp)
 
     def times() -> Iterator[tuple[Point, float]]:
         for row in rows:

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from calibration.fit import fit_profile
 from calibration.importers.folder import metadata, read_folder
-from calibration.importers.imported import Imported, linears
+from calibration.importers.imported import Imported
 from calibration.importers.layer_points import layer_points, summed_steps
 from calibration.importers.llmservingsim import sources
-from calibration.points import HOLDOUT, Timed
+from calibration.points import HOLDOUT, Timed, linear_shapes
 from calibration.predict import Predictor
 from calibration.report import Region, Report
 from calibration.validate import ALL, NEVER_TIMED, Checked, check, summarise
@@ -178,7 +178,7 @@ def copy_tables(kernels: Path, rows: Sequence[Timed], folder: str) -> None:
     source, target = kernels / folder, DATA / folder
     target.mkdir(exist_ok=True)
     shapes = {(row.point.n, row.point.k) for row in rows if row.point.op == "linear" and row.point.mode == "graph"}
-    own = set(linears(MODEL, 1).values())
+    own = set(linear_shapes(MODEL, 1).values())
     heads = (str(MODEL.heads), str(MODEL.kv_heads), str(MODEL.head_dim))
     for name in ("context", "generation"):
         copy_rows(source / f"{name}_attention_bf16.csv", target / f"{name}_attention_bf16.csv",

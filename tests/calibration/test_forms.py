@@ -47,7 +47,7 @@ def test_a_linear_layer_that_was_never_timed_takes_the_residual_of_its_neighbour
 
 def test_without_scipy_a_fit_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(MissingError, match=r"pip install 'servesim\[calibrate\]'"):
+    with pytest.raises(MissingError, match=r"scipy.*pip install -e '\.\[calibrate\]' in a clone"):
         fit_roofline(TOKENS, TOKENS, TOKENS)
 
 

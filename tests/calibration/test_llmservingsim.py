@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from calibration.importers.llmservingsim import Source, import_profile, sources
-from calibration.importers.tables import MAX_FAULTS
-from simulator.errors import ConfigError
+from simulator.errors import MAX_FAULTS, ConfigError
 from simulator.profile import Profile, constant_alpha, load_profile
 from simulator.specs import get_model
 
